@@ -1,0 +1,1 @@
+"""Train robot policies with MuJoCo on the CPU and a JAX learner."""

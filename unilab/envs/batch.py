@@ -1,0 +1,163 @@
+"""The envs of one shard on one physics back end.
+
+Everything that an env needs between two jobs is its row in `BatchRows`; a `Batch` only works on rows, in place. Two
+jitted calls per control step serve the whole shard: the caller's policy (with `control`), and `advance` here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from unilab.envs.env import ACTION, ADVANCE, OBSERVATION, Env, EnvState, Outcome, stream_key
+from unilab.envs.physics.base import PhysicsRows
+from unilab.envs.physics.mujoco import MujocoPhysics
+
+RESTART_SIZE = 16
+"""Envs that are restarted in one jitted call; a fixed number, since bits can depend on the size of a batch."""
+
+
+@dataclass(frozen=True)
+class BatchRows:
+    """Rows of a shard's envs: the physics' arrays and the packed `EnvState`s [S, words]."""
+
+    physics: PhysicsRows
+    words: np.ndarray
+
+
+class Batch:
+    """Steps and restarts the envs of a shard.
+
+    Args:
+        env: the task with its model.
+        shard_size: number of envs S.
+        seed: seed of all random numbers of these envs.
+    """
+
+    def __init__(self, env: Env, shard_size: int, seed: int) -> None:
+        self.env = env
+        self.shard_size = shard_size
+        self.physics = MujocoPhysics(env.model, env.task.fields, env.randomised, shard_size, env.substeps)
+        self._seed_key = jax.random.key(seed)
+        self._restart_size = min(RESTART_SIZE, shard_size)
+
+    def attach(self, rows: BatchRows, first_env: int, curriculum: Any) -> None:
+        """Work on `rows`, which belong to the envs `first_env`, `first_env + 1`, ..."""
+        self.rows = rows
+        self.physics.attach(rows.physics)
+        self._words: Any = rows.words
+        self._env_ids = np.arange(first_env, first_env + self.shard_size, dtype=np.int32)
+        self._curriculum = curriculum
+
+    def begin(self, random_ages: bool) -> None:
+        """Start the first episode of every env; with `random_ages`, as if it had begun a while ago."""
+        self._words = np.zeros_like(self.rows.words)
+        self._restart(np.arange(self.shard_size))
+        if random_ages:
+            self._words = self._set_ages(self._words, self._env_ids)
+
+    def open_rollout(self, first_step: int, num_steps: int) -> jax.Array:
+        """Prepare `num_steps` env steps, counted from `first_step`; returns the keys for action noise [T, S]."""
+        self._words = self._clear_totals(self._words)
+        *self._keys, action_keys = self._draw_keys(self._env_ids, np.int32(first_step), num_steps)
+        return action_keys
+
+    @property
+    def words(self) -> Any:
+        """Packed states [S, words], to be handed to the jitted policy."""
+        return self._words
+
+    def step(self, t: int, action: Any, controls: dict[str, np.ndarray]) -> Outcome:
+        """One env step of every env: physics, `advance`, restart of the ended ones. Returns NumPy arrays [S, ...]."""
+        unstable = self.physics.step(controls)
+        self._words, outcome = self._advance(
+            self._words, self.rows.physics.fields, unstable, action, *self._keys, np.int32(t), self._curriculum
+        )
+        outcome = jax.tree.map(np.asarray, outcome)
+        ended = np.flatnonzero(outcome.terminated + outcome.truncated)
+        if ended.size:
+            self._words = np.array(self._words)
+            self._restart(ended)
+        return outcome
+
+    def close_rollout(self) -> tuple[np.ndarray, np.ndarray]:
+        """Write the states back into the rows; returns (step totals, totals of ended episodes) [S, columns]."""
+        self.rows.words[:] = self._words
+        step_totals, ended_totals = self._totals(self._words)
+        return np.asarray(step_totals), np.asarray(ended_totals)
+
+    def ended_totals(self) -> np.ndarray:
+        """Totals [S, columns] of the episodes that have ended since the rollout was opened."""
+        return np.asarray(self._totals(self._words)[1])
+
+    def _restart(self, index: np.ndarray) -> None:
+        size, fields = self._restart_size, self.rows.physics.fields
+        for start in range(0, len(index), size):
+            chunk = index[start : start + size]
+            padded = np.resize(chunk, size)
+            ids, words = self._env_ids[padded], self._words[padded]
+            qpos, qvel, randomised, task_state = self._begin(ids, words, self._curriculum)
+            randomised = {name: np.asarray(value) for name, value in randomised.items()}
+            self.physics.reset(chunk, np.asarray(qpos), np.asarray(qvel), randomised)
+            self._words[chunk] = np.asarray(self._first(ids, words, task_state, fields[padded]))[: len(chunk)]
+
+    # --- pure functions of a batch, compiled once per shape --------------------------------------------------------
+
+    def unpack(self, words: jax.Array) -> EnvState:
+        """States [S, ...] of packed rows [S, words]."""
+        return jax.vmap(self.env.state_packing.unpack)(words)
+
+    def _pack(self, state: EnvState) -> jax.Array:
+        return jax.vmap(self.env.state_packing.pack)(state)
+
+    @partial(jax.jit, static_argnums=0)
+    def _begin(self, env_ids: jax.Array, words: jax.Array, curriculum: Any) -> Any:
+        episode = self.unpack(words).episode + 1
+        return jax.vmap(self.env.begin, in_axes=(None, 0, 0, None))(self._seed_key, env_ids, episode, curriculum)
+
+    @partial(jax.jit, static_argnums=0)
+    def _first(self, env_ids: jax.Array, words: jax.Array, task_state: Any, fields: jax.Array) -> jax.Array:
+        old = self.unpack(words)
+        first = jax.vmap(self.env.first_state, in_axes=(None, 0, 0, 0, 0))
+        state = first(self._seed_key, env_ids, old.episode + 1, task_state, fields)
+        return self._pack(state._replace(ended_totals=old.ended_totals, step_totals=old.step_totals))
+
+    @partial(jax.jit, static_argnums=0)
+    def _set_ages(self, words: jax.Array, env_ids: jax.Array) -> jax.Array:
+        age = jax.vmap(self.env.random_age, in_axes=(None, 0))(self._seed_key, env_ids)
+        return self._pack(self.unpack(words)._replace(age=age))
+
+    @partial(jax.jit, static_argnums=0)
+    def _clear_totals(self, words: jax.Array) -> jax.Array:
+        state = self.unpack(words)
+        zeros = jnp.zeros_like(state.step_totals)
+        return self._pack(state._replace(step_totals=zeros, ended_totals=zeros))
+
+    @partial(jax.jit, static_argnums=0)
+    def _totals(self, words: jax.Array) -> tuple[jax.Array, jax.Array]:
+        state = self.unpack(words)
+        return state.step_totals, state.ended_totals
+
+    @partial(jax.jit, static_argnums=(0, 3))
+    def _draw_keys(self, env_ids: jax.Array, first_step: jax.Array, num_steps: int) -> tuple[jax.Array, ...]:
+        """Keys [T, S] of the streams that a control step draws from."""
+        steps = first_step + jnp.arange(num_steps, dtype=jnp.int32)
+        per_env = jax.vmap(stream_key, in_axes=(None, None, 0, None))
+        per_step = jax.vmap(per_env, in_axes=(None, None, None, 0))
+        return tuple(per_step(self._seed_key, stream, env_ids, steps) for stream in (ADVANCE, OBSERVATION, ACTION))
+
+    @partial(jax.jit, static_argnums=0)
+    def _advance(
+        self, words: jax.Array, fields: jax.Array, unstable: jax.Array, action: jax.Array,
+        advance_keys: jax.Array, obs_keys: jax.Array, t: jax.Array, curriculum: Any,
+    ) -> tuple[jax.Array, Outcome]:  # fmt: skip
+        advance = jax.vmap(self.env.advance, in_axes=(0, 0, 0, 0, 0, 0, None))
+        state, outcome = advance(
+            self.unpack(words), fields, unstable, action, advance_keys[t], obs_keys[t], curriculum
+        )
+        return self._pack(state), outcome

@@ -1,0 +1,196 @@
+"""The default back end: upstream MuJoCo, one `mj_step` call per env and control step.
+
+One `MjData` serves all envs of a shard: `mj_setState` and `mj_getState` around each control step cost about a
+microsecond, are bit-equal to one `MjData` per env, and leave everything that an env needs in its row.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+
+import mujoco
+import numpy as np
+
+from unilab.envs.physics.base import FieldSpec, PhysicsRows, field_specs
+from unilab.envs.task import Delta
+
+STATE = mujoco.mjtState.mjSTATE_INTEGRATION
+
+DERIVED = ("body_subtreemass", "body_invweight0", "dof_invweight0", "dof_M0", "actuator_acc0")
+"""What `mj_setConst` recomputes from masses, inertias and frames, besides `stat.meaninertia`."""
+
+NEEDS_SET_CONST = (
+    "body_mass", "body_inertia", "body_ipos", "body_iquat", "body_pos", "body_quat", "dof_armature", "jnt_pos", "jnt_axis", "qpos0",
+)  # fmt: skip
+
+NEEDS_RNE_POST = ("cacc", "cfrc_int", "cfrc_ext")
+
+UNSTABLE = (
+    int(mujoco.mjtWarning.mjWARN_BADQPOS), int(mujoco.mjtWarning.mjWARN_BADQVEL), int(mujoco.mjtWarning.mjWARN_BADQACC),
+)  # fmt: skip
+
+
+class MujocoPhysics:
+    """Steps the envs of a shard with upstream MuJoCo; see `PhysicsBackend` for the methods.
+
+    Args:
+        model: the nominal model.
+        fields: what the task reads.
+        randomised: names of the model fields that differ from env to env.
+        num_envs: rows of a shard.
+        substeps: physics steps in a control step.
+    """
+
+    exact_state = True
+
+    def __init__(
+        self, model: mujoco.MjModel, fields: Sequence[str | Delta], randomised: Sequence[str], num_envs: int, substeps: int
+    ) -> None:
+        mujoco.set_mju_user_warning(lambda text: None)  # instability is counted and reported, not logged to a file
+        self.model = copy.copy(model)
+        self.model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
+        self.substeps = substeps
+        self.field_specs = field_specs(model, fields)
+        self.field_size = self.field_specs[-1].stop if self.field_specs else 0
+        self.state_size = mujoco.mj_stateSize(model, STATE)
+        self._state_slices = _state_slices(self.model)
+        self._needs_rne_post = any(spec.name in NEEDS_RNE_POST for spec in self.field_specs)
+
+        self._randomised = tuple(randomised)
+        self._needs_set_const = any(name in NEEDS_SET_CONST for name in randomised)
+        self._model_fields = self._randomised + (DERIVED if self._needs_set_const else ())
+        sizes = [getattr(model, name).size for name in self._model_fields]
+        self._model_slices = _slices(sizes)
+        self.model_size = sum(sizes) + int(self._needs_set_const)  # the last column is stat.meaninertia
+
+        self.data = mujoco.MjData(self.model)
+        self._scratch_model = copy.copy(self.model)
+        self._scratch_data = mujoco.MjData(self.model)
+        self.models = [copy.copy(self.model) if randomised else self.model for _ in range(num_envs)]
+        self._model_views = [self._views(each) for each in self.models]
+        self._scratch_views = self._views(self._scratch_model)
+        self._nominal = [np.array(view) for view in self._views(self.model)]
+
+        derived = [spec for spec in self.field_specs if spec.is_delta or spec.name not in ("qpos", "qvel")]
+        self._reads = [(spec, np.zeros((num_envs, spec.stop - spec.start))) for spec in derived]
+        self._sources = [np.atleast_1d(getattr(self.data, spec.name)).reshape(-1) for spec, _ in self._reads]
+        self._targets = [list(buffer) for _, buffer in self._reads]
+        self._last_slices = _slices([buffer.shape[1] if spec.is_delta else 0 for spec, buffer in self._reads])
+        self.last_size = self._last_slices[-1].stop if self._reads else 0
+
+    def attach(self, rows: PhysicsRows) -> None:
+        self._rows = rows
+        self._state_rows = list(rows.state)
+        for env in range(len(self.models)) if self._randomised else ():
+            self._load_model(env)
+
+    def reset(self, index: np.ndarray, qpos: np.ndarray, qvel: np.ndarray, randomised: Mapping[str, np.ndarray]) -> None:
+        for k, env in enumerate(index):
+            if self._randomised:
+                self._rows.model[env] = self._model_row({name: randomised[name][k] for name in self._randomised})
+                self._load_model(env)
+            model = self.models[env]
+            mujoco.mj_resetData(model, self.data)
+            self.data.qpos[:] = qpos[k]
+            self.data.qvel[:] = qvel[k]
+            mujoco.mj_forward(model, self.data)
+            if self._needs_rne_post:
+                mujoco.mj_rnePostConstraint(model, self.data)
+            mujoco.mj_getState(model, self.data, self._state_rows[env], STATE)
+            for target, source in zip(self._targets, self._sources, strict=True):
+                np.copyto(target[env], source)
+        self._collect_fields(index, is_reset=True)
+
+    def step(self, controls: Mapping[str, np.ndarray]) -> np.ndarray:
+        self.apply(controls)
+        data, substeps = self.data, self.substeps
+        set_state, step, get_state, copyto = mujoco.mj_setState, mujoco.mj_step, mujoco.mj_getState, np.copyto
+        reads = list(zip(self._targets, self._sources, strict=True))
+        data.warning.number[:] = 0
+        warnings = memoryview(data.warning.number)  # live counters of this one MjData
+        bad_qpos, bad_qvel, bad_qacc = UNSTABLE
+        unstable, seen = [], 0
+        for env, (model, row) in enumerate(zip(self.models, self._state_rows, strict=True)):
+            set_state(model, data, row, STATE)
+            step(model, data, substeps)
+            if self._needs_rne_post:
+                mujoco.mj_rnePostConstraint(model, data)
+            get_state(model, data, row, STATE)
+            for target, source in reads:
+                copyto(target[env], source)
+            count = warnings[bad_qpos] + warnings[bad_qvel] + warnings[bad_qacc]
+            if count != seen:
+                unstable.append(env)
+                seen = count
+        mask = ~np.isfinite(self._rows.state[:, self._state_slices["qvel"]]).all(axis=1)
+        mask[unstable] = True
+        self._collect_fields(np.flatnonzero(~mask) if mask.any() else slice(None), is_reset=False)
+        return mask
+
+    def apply(self, controls: Mapping[str, np.ndarray]) -> None:
+        """Write controls [S, ...] into the state rows, where the next `mj_setState` finds them."""
+        state = self._rows.state
+        for name, value in controls.items():
+            if name == "qvel_kick":
+                state[:, self._state_slices["qvel"]] += value
+            else:
+                state[:, self._state_slices[name]] = value.reshape(len(state), -1)
+
+    def _collect_fields(self, index: np.ndarray | slice, is_reset: bool) -> None:
+        """Fill the float32 `fields` of the envs `index`; the others keep what they were."""
+        rows = self._rows
+        for spec in self.field_specs:
+            if not spec.is_delta and spec.name in ("qpos", "qvel"):
+                rows.fields[index, spec.start : spec.stop] = rows.state[index, self._state_slices[spec.name]]
+        for (spec, buffer), last in zip(self._reads, self._last_slices, strict=True):
+            if not spec.is_delta:
+                rows.fields[index, spec.start : spec.stop] = buffer[index]
+                continue
+            change = 0.0 if is_reset else buffer[index] - rows.last[index, last]
+            rows.fields[index, spec.start : spec.stop] = change
+            rows.last[index, last] = buffer[index]
+
+    def _views(self, model: mujoco.MjModel) -> list[np.ndarray]:
+        return [getattr(model, name).reshape(-1) for name in self._model_fields]
+
+    def _load_model(self, env: int) -> None:
+        row = self._rows.model[env]
+        for view, columns in zip(self._model_views[env], self._model_slices, strict=True):
+            np.copyto(view, row[columns])
+        if self._needs_set_const:
+            self.models[env].stat.meaninertia = row[-1]
+
+    def _model_row(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Row of model fields for one episode: the randomised ones and all that follows from them [model_size]."""
+        row = np.empty(self.model_size)
+        for name, view, nominal in zip(self._randomised, self._scratch_views, self._nominal, strict=False):
+            value = np.asarray(values[name]).reshape(-1)
+            # An entry that randomisation left alone keeps its float64 value.
+            np.copyto(view, np.where(value == nominal.astype(np.float32), nominal, value))
+        if self._needs_set_const:
+            mujoco.mj_setConst(self._scratch_model, self._scratch_data)
+            row[-1] = self._scratch_model.stat.meaninertia
+        for view, columns in zip(self._scratch_views, self._model_slices, strict=True):
+            row[columns] = view
+        return row
+
+
+def _slices(sizes: Sequence[int]) -> list[slice]:
+    stops = np.cumsum([0, *sizes])
+    return [slice(int(a), int(b)) for a, b in zip(stops[:-1], stops[1:], strict=True)]
+
+
+def _state_slices(model: mujoco.MjModel) -> dict[str, slice]:
+    """Columns of the parts of a state row that are read or written by name, in the order of mjtState's bits."""
+    slices, start = {}, 0
+    for bit in range(mujoco.mjtState.mjNSTATE.value):
+        if not STATE.value & (1 << bit):
+            continue
+        size = mujoco.mj_stateSize(model, 1 << bit)
+        slices[mujoco.mjtState(1 << bit).name.removeprefix("mjSTATE_").lower()] = slice(start, start + size)
+        start += size
+    return slices
+
+
+__all__ = ["FieldSpec", "MujocoPhysics"]

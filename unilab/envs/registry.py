@@ -1,0 +1,86 @@
+"""Tasks by name. The entries are strings, so that listing them imports neither jax nor mujoco."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unilab.envs.task import Task
+
+
+@dataclass(frozen=True)
+class TaskEntry:
+    """Where a task lives and what it is."""
+
+    description: str
+    module: str
+
+
+TASKS: dict[str, TaskEntry] = {
+    "CartpoleSwingup": TaskEntry("swing a pole up by moving its cart, and hold it there", "unilab.envs.tasks.cartpole_swingup"),
+    "Go1JoystickFlat": TaskEntry("a Unitree Go1 follows velocity commands on flat ground", "unilab.envs.tasks.go1_joystick"),
+}
+
+
+def find_task(name: str) -> type[Task]:
+    """The class of a registered task, or of "path/to/file.py:Class".
+
+    Raises:
+        ValueError: there is no such task, file or class.
+    """
+    if name in TASKS:
+        return getattr(importlib.import_module(TASKS[name].module), name)
+    path, separator, class_name = name.rpartition(":")
+    if not separator or not path.endswith(".py"):
+        near = difflib.get_close_matches(name, TASKS, n=3, cutoff=0.4)
+        hint = f"did you mean {', '.join(near)}?" if near else f"known tasks: {', '.join(TASKS)}"
+        raise ValueError(f"unknown task {name!r}; {hint} (a task of your own: file.py:Class)")
+    if not Path(path).is_file():
+        raise ValueError(f"no file {path!r} to take the task {class_name!r} from")
+    return _class_in(_import_file(Path(path).resolve()), class_name, path)
+
+
+def task_source(task_class: type[Task]) -> str | None:
+    """The name under which `find_task` finds a class again: a registered name or "file.py:Class"; None if it cannot."""
+    name, module = task_class.__name__, sys.modules.get(task_class.__module__)
+    if name in TASKS and TASKS[name].module == task_class.__module__:
+        return name
+    path = getattr(module, "__file__", None)
+    return f"{Path(path).resolve()}:{name}" if path and path.endswith(".py") else None
+
+
+def _import_file(path: Path) -> ModuleType:
+    """A file as a module of its own name, so that two files called task.py do not collide."""
+    name = f"unilab_task_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    main = sys.modules.get("__main__")
+    if getattr(main, "__file__", None) and Path(str(main.__file__)).resolve() == path:
+        return main  # type: ignore[return-value]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _class_in(module: ModuleType, class_name: str, path: str) -> type[Task]:
+    from unilab.envs.task import Task
+
+    found = {k: v for k, v in vars(module).items() if isinstance(v, type) and issubclass(v, Task) and v is not Task}
+    if class_name not in found:
+        raise ValueError(f"{path} has no task {class_name!r}; it has {sorted(found) or 'none'}")
+    return found[class_name]

@@ -1,0 +1,145 @@
+"""The work that workers do. The same code runs in the parent with `workers=0`: the debugger's friend and the oracle."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+
+from unilab.algos.algorithm import Algorithm
+from unilab.envs.batch import Batch
+from unilab.runtime.bank import Bank, rows_of
+from unilab.runtime.layout import batch_row_shapes
+from unilab.runtime.memory import Memory
+from unilab.runtime.plan import Plan
+from unilab.runtime.ring import TOTALS, Ring
+from unilab.runtime.snapshots import Snapshots
+
+
+class Job(NamedTuple):
+    """A piece of work that any worker can do: a function of the bank, a snapshot and these numbers.
+
+    `begin` starts the first episodes (generation 0 of the bank); `rollout` `index` makes generation index + 1;
+    `evaluate` plays the first episode of each evaluation env of the shard.
+    """
+
+    kind: Literal["begin", "rollout", "evaluate"]
+    index: int
+    shard: int
+    version: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.index}, shard {self.shard}, policy version {self.version}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """A finished job."""
+
+    job: Job
+    seconds: float
+
+
+class JobRunner:
+    """Runs jobs against the shared memories.
+
+    Args:
+        plan: what the parent and the workers agree on.
+        memories: the shared memories by the names in `Layout`.
+    """
+
+    def __init__(self, plan: Plan, memories: dict[str, Memory]) -> None:
+        self.plan = plan
+        self.bank = Bank(memories["bank"])
+        self.ring = Ring(memories["ring"])
+        self.snapshots = Snapshots(memories["snapshots"], plan.snapshot_packing)
+        self._evaluation = memories["evaluation"].arrays["totals"]
+        self.algorithm: Algorithm = plan.algorithm
+        self.batch = Batch(plan.env, plan.shard_size, plan.config.seed)
+        self._policy = jax.jit(self._act)
+        self._noise = jax.jit(jax.vmap(jax.vmap(self.algorithm.draw_noise)))
+        self._deterministic_policy = jax.jit(self._act_deterministic)
+
+    def run(self, job: Job) -> Report:
+        """Do a job; everything it makes is in shared memory when this returns."""
+        start = time.perf_counter()
+        {"begin": self._begin, "rollout": self._rollout, "evaluate": self._evaluate}[job.kind](job)
+        return Report(job, time.perf_counter() - start)
+
+    def _begin(self, job: Job) -> None:
+        size = self.plan.shard_size
+        first = job.shard * size
+        snapshot = self.snapshots.read(job.version)
+        self.batch.attach(self.bank.rows(0, first, size), first, snapshot["curriculum"])
+        self.batch.begin(random_ages=True)
+        self.batch.close_rollout()
+
+    def _rollout(self, job: Job) -> None:
+        size, num_steps = self.plan.shard_size, self.plan.rollout_steps
+        first = job.shard * size
+        snapshot = self.snapshots.read(job.version)
+        self.batch.attach(self.bank.copy_forward(job.index, first, size), first, snapshot["curriculum"])
+        noise = self._noise(self.batch.open_rollout(job.index * num_steps, num_steps))
+        columns = self.ring.columns(job.index, first, size)
+        for t in range(num_steps):
+            self.step(t, snapshot, noise, columns)
+        for target, totals in zip(self.ring.totals(job.index), self.batch.close_rollout(), strict=True):
+            target[first : first + size] = totals
+
+    def step(self, t: int, snapshot: Any, noise: jax.Array, columns: dict[str, np.ndarray]) -> None:
+        """One env step of the shard: act, physics, advance; row t of the columns [T, S, ...] is written."""
+        obs, action, extras, controls = self._policy(snapshot["policy"], self.batch.words, noise, np.int32(t))
+        outcome = self.batch.step(t, action, {name: np.asarray(value) for name, value in controls.items()})
+        values = {"action": action, **extras}
+        values |= {f"obs/{group}": value for group, value in obs.items()}
+        values |= {f"final_obs/{group}": outcome.final_obs[group] for group in self.algorithm.final_groups}
+        for name, column in columns.items():
+            column[t] = values[name] if name in values else getattr(outcome, name)
+
+    def _evaluate(self, job: Job) -> None:
+        batch, size = self._evaluation_batch, self.plan.shard_size
+        first = job.shard * size
+        snapshot = self.snapshots.read(job.version)
+        batch.attach(self._evaluation_rows, first, snapshot["curriculum"])
+        batch.begin(random_ages=False)
+        batch.open_rollout(0, self.plan.evaluation_env.task.episode_steps)
+        totals = np.zeros((size, self._evaluation.shape[1]), np.float32)
+        is_open = np.ones(size, bool)
+        for t in range(self.plan.evaluation_env.task.episode_steps):
+            action, controls = self._deterministic_policy(snapshot["policy"], batch.words)
+            outcome = batch.step(t, action, {name: np.asarray(value) for name, value in controls.items()})
+            has_ended = is_open & (outcome.terminated + outcome.truncated > 0)
+            if has_ended.any():
+                totals[has_ended] = batch.ended_totals()[has_ended]
+                is_open &= ~has_ended
+                if not is_open.any():
+                    break
+        wanted = self._evaluation[first : first + size]
+        wanted[:] = totals[: len(wanted)]
+
+    @cached_property
+    def _evaluation_batch(self) -> Batch:
+        return Batch(self.plan.evaluation_env, self.plan.shard_size, self.plan.config.eval_seed)
+
+    @cached_property
+    def _evaluation_rows(self) -> Any:
+        shapes = batch_row_shapes(self._evaluation_batch)
+        return rows_of({name: np.zeros((self.plan.shard_size, *shape), dtype) for name, (dtype, shape) in shapes.items()})
+
+    def _act(self, policy: Any, words: jax.Array, noise: jax.Array, t: jax.Array) -> Any:
+        state = self.batch.unpack(words)
+        action, extras = self.algorithm.act(policy, state.obs, noise[t])
+        controls = jax.vmap(self.plan.env.control)(state, action)
+        return state.obs, action, extras, controls
+
+    def _act_deterministic(self, policy: Any, words: jax.Array) -> Any:
+        state = self._evaluation_batch.unpack(words)
+        action = self.algorithm.act_deterministic(policy, state.obs)
+        return action, jax.vmap(self.plan.evaluation_env.control)(state, action)
+
+
+__all__ = ["TOTALS", "Job", "JobRunner", "Report"]

@@ -1,0 +1,55 @@
+"""The learner: the algorithm's state on the JAX device, and one jitted update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from unilab.algos.algorithm import Algorithm
+
+INIT, UPDATE = 101, 102  # streams of random keys, apart from those of the envs
+
+
+class NonFiniteError(RuntimeError):
+    """A loss or a weight is not a number."""
+
+
+class Learner:
+    """Holds the algorithm's state; `learn` replaces it.
+
+    Args:
+        algorithm: pure functions.
+        seed: seed of initial weights and minibatches.
+        state: state to go on from, instead of a fresh one.
+    """
+
+    def __init__(self, algorithm: Algorithm, seed: int, state: Any = None) -> None:
+        self._key = jax.random.key(seed)
+        self.algorithm = algorithm
+        self.state = algorithm.init(jax.random.fold_in(self._key, INIT)) if state is None else state
+        # The state is donated; the rollout never is, since on a CPU it lies in memory that the workers share.
+        self._update = jax.jit(algorithm.update, donate_argnums=0)
+        self._snapshot = jax.jit(algorithm.snapshot)
+
+    def learn(self, iteration: int, rollout: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Update the state from a rollout of fields [T, N, ...]; when this returns, nothing reads the rollout any more.
+
+        Raises:
+            NonFiniteError: a metric of the update is not a number.
+        """
+        key = jax.random.fold_in(jax.random.fold_in(self._key, UPDATE), iteration)
+        fields = {name: jax.device_put(array) for name, array in rollout.items()}
+        self.state, metrics = self._update(self.state, fields, key)
+        jax.block_until_ready(self.state)
+        numbers = {f"train/{name}": float(value) for name, value in metrics.items()}
+        broken = [name for name, value in numbers.items() if not np.isfinite(value)]
+        if broken:
+            raise NonFiniteError(f"{', '.join(broken)} became non-finite in iteration {iteration}")
+        return numbers
+
+    def snapshot(self) -> Any:
+        """What a worker needs of the present state."""
+        return self._snapshot(self.state)

@@ -1,0 +1,111 @@
+"""A run folder: what is in it, how it begins, and how a policy is read back from it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from unilab.algos.algorithm import Horizon, Spaces
+from unilab.algos.registry import algorithm_class
+from unilab.config import Config, algo_from_json, load_json
+from unilab.envs.task import Mirror, Task
+from unilab.runtime.checkpoint import Checkpoint, load_checkpoint
+from unilab.runtime.metrics import write_json
+
+
+def default_folder(config: Config) -> Path:
+    """runs/<task>-<algorithm>-seed<seed>-<date>-<time>."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return Path("runs") / f"{type(config.task).__name__}-{config.algo_name}-seed{config.seed}-{stamp}"
+
+
+def create_run(folder: Path, config: Config) -> None:
+    """Make a run folder with its config.json.
+
+    Raises:
+        ValueError: the folder holds a run already, or cannot be written.
+    """
+    if (folder / "config.json").exists():
+        raise ValueError(f"{folder} already holds a run; choose another --out, or remove it")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "config.json", config.to_json())
+    except OSError as error:
+        raise ValueError(f"cannot write into {folder}: {error.strerror}; choose another --out") from None
+
+
+def read_config(folder: Path, task_class: type[Task] | None = None) -> Config:
+    """The configuration of a run.
+
+    Raises:
+        ValueError: the folder is no run folder, or its config.json is not one of ours.
+    """
+    path = folder / "config.json"
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ValueError(f"{folder} is not a run folder: {path} cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: not a text file") from None
+    try:
+        return Config.from_json(load_json(text), task_class)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def spaces_to_json(spaces: Spaces) -> dict[str, Any]:
+    """JSON form of what networks are built for; kept in a checkpoint's manifest."""
+    mirror = spaces.mirror
+    lists = mirror and {k: {"perm": np.asarray(m.perm).tolist(), "sign": np.asarray(m.sign).tolist()} for k, m in mirror.items()}
+    return {"obs_sizes": dict(spaces.obs_sizes), "action_size": spaces.action_size, "mirror": lists}
+
+
+def spaces_from_json(data: Mapping[str, Any]) -> Spaces:
+    """The inverse of `spaces_to_json`."""
+    mirror = data["mirror"]
+    mirrors = mirror and {k: Mirror.of(m["sign"], m["perm"]) for k, m in mirror.items()}
+    return Spaces(data["obs_sizes"], data["action_size"], mirrors)
+
+
+class Policy:
+    """A trained, deterministic policy: `policy(obs)` with obs [n] or [B, n] gives actions [A] or [B, A].
+
+    Attributes:
+        obs_size, action_size: lengths of what goes in and comes out.
+    """
+
+    def __init__(self, algorithm: Any, snapshot: Any, spaces: Spaces) -> None:
+        self.obs_size, self.action_size = spaces.obs_sizes["actor"], spaces.action_size
+        self._snapshot = snapshot
+        self._act = jax.jit(algorithm.act_deterministic)
+
+    def __call__(self, obs: Any) -> np.ndarray:
+        obs = np.asarray(obs, np.float32)
+        if obs.ndim not in (1, 2) or obs.shape[-1] != self.obs_size:
+            raise ValueError(f"obs has shape {obs.shape}, expected ({self.obs_size},) or (batch, {self.obs_size})")
+        return np.asarray(self._act(self._snapshot, {"actor": np.atleast_2d(obs)})).reshape(*obs.shape[:-1], -1)
+
+
+def load_policy(run: str | Path, checkpoint: str = "best") -> Policy:
+    """The policy of a run, by default its best checkpoint's; needs neither the task nor its model.
+
+    Raises:
+        ValueError: the folder is no run, or its checkpoint is damaged.
+    """
+    loaded = load_checkpoint(Path(run), checkpoint)
+    algorithm, state, spaces = algorithm_from(loaded)
+    return Policy(algorithm, algorithm.snapshot(state), spaces)
+
+
+def algorithm_from(checkpoint: Checkpoint) -> tuple[Any, Any, Spaces]:
+    """The algorithm of a checkpoint, its state and its spaces."""
+    data = checkpoint.manifest["algo"]
+    config, spaces = algo_from_json(data), spaces_from_json(checkpoint.manifest["spaces"])
+    algorithm = algorithm_class(data["name"])(config, spaces, Horizon(1, config.minibatches, config.rollout_steps, 0))
+    state = checkpoint.tree("algorithm", algorithm.init(jax.random.key(0)))
+    return algorithm, state, spaces

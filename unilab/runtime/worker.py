@@ -1,0 +1,69 @@
+"""A worker process: takes jobs from a pipe, works in shared memory, says done.
+
+Started as `python -m unilab.runtime.worker CONNECTION_FD LIFELINE_FD`, with one thread for everything numerical.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from multiprocessing.connection import Connection
+
+ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "NPROC": "1",  # XLA's CPU pool
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "XLA_FLAGS": "",
+}
+"""Variables that a worker is started with: one thread, and none of the learner's XLA settings."""
+
+READY, DONE, FAILED = "ready", "done", "failed"
+
+
+def serve(connection: Connection) -> None:
+    """Do jobs until the pipe closes. A failure is reported with its traceback, and the worker goes on waiting."""
+    import cloudpickle
+
+    from unilab.runtime.job import JobRunner
+    from unilab.runtime.memory import Memory
+
+    job = None
+    try:
+        plan, fds = cloudpickle.loads(connection.recv_bytes())
+        shapes = plan.layout.items()
+        runner = JobRunner(plan, {name: Memory(shapes[name], fd) for name, fd in fds.items()})
+        connection.send((READY, None))
+        while True:
+            job = connection.recv()
+            connection.send((DONE, runner.run(job)))
+    except EOFError:
+        return
+    except BaseException:
+        connection.send((FAILED, (job, traceback.format_exc())))
+
+
+def _die_with_parent(lifeline: int) -> None:
+    """End this process as soon as the other end of the lifeline is gone, however the parent ended."""
+    os.read(lifeline, 1)
+    os._exit(1)
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides what it means
+    connection_fd, lifeline_fd = int(sys.argv[1]), int(sys.argv[2])
+    threading.Thread(target=_die_with_parent, args=(lifeline_fd,), daemon=True).start()
+    connection = Connection(connection_fd)
+    try:
+        serve(connection)
+    except (BrokenPipeError, ConnectionResetError, pickle.UnpicklingError):
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()
