@@ -15,7 +15,7 @@ from unilab.algos.registry import ALGORITHMS, config_class
 from unilab.envs.registry import find_task, task_source
 from unilab.envs.task import Task
 
-MAX_SHARD_SIZE = 128
+MAX_SHARD_SIZE = 256
 MIN_SHARDS = 4
 
 
@@ -30,7 +30,7 @@ class Config:
         steps: env steps to train for, summed over envs; rounded up to whole rollouts.
         num_envs: number of envs.
         shard_size: envs in a shard, a divisor of `num_envs`. Default: the largest that leaves four shards or more, and
-            at most 128. It follows from `num_envs` alone, never from the machine, so results cannot depend on that.
+            at most 256. It follows from `num_envs` alone, never from the machine, so results cannot depend on that.
         workers: worker processes; 0 runs the same code in this process. Default: one per core. No effect on results.
         lag: policy versions between collecting and learning; 1 overlaps the two. Default: 0 on a CPU, 1 on an accelerator.
         learner_threads: threads of the learner's CPU pool; it decides rounding. Default: the machine's cores.
@@ -126,8 +126,10 @@ class Config:
         if not isinstance(data, Mapping) or not isinstance(data.get("task"), Mapping) or not isinstance(data.get("algo"), Mapping):
             raise ValueError("a configuration is a JSON object with the objects 'task' and 'algo'")
         task, algo, own = dict(data["task"]), dict(data["algo"]), {k: v for k, v in data.items() if k not in ("task", "algo")}
-        task_class = task_class or find_task(str(task.pop("source", None)))
-        task.pop("source", None)
+        source = task.pop("source", None)
+        if task_class is None and source is None:
+            raise ValueError("task.source is null: the task was not in a file; pass its class as task_class=")
+        task_class = task_class or find_task(str(source))
         return cls(
             task=task_class(**_checked_fields(task_class, task, "task.")),
             algo=algo_from_json(algo),
@@ -145,7 +147,7 @@ def algo_from_json(data: Mapping[str, Any]) -> Any:
 
 
 def default_shard_size(num_envs: int) -> int:
-    """Envs in a shard for so many envs: at least four shards where that is possible, and at most 128 envs in each."""
+    """Envs in a shard for so many envs: at least four shards where that is possible, and at most 256 envs in each."""
     largest = max(1, min(MAX_SHARD_SIZE, num_envs // MIN_SHARDS))
     return next(size for size in range(largest, 0, -1) if num_envs % size == 0)
 

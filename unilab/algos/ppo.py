@@ -24,19 +24,22 @@ class PPOConfig:
 
     Attributes:
         rollout_steps: env steps of each env between two updates.
-        epochs, minibatches: passes over a rollout, and parts of each pass.
+        epochs: passes over a rollout.
+        minibatches: parts of each pass, one gradient step each.
         learning_rate: initial step size of Adam.
         schedule: "adaptive" keeps the KL divergence near `kl_target`; "linear" falls to 0; "constant".
         kl_target: KL divergence per update that "adaptive" aims at [nats].
         max_learning_rate: upper bound for "adaptive".
-        discount, trace: gamma and lambda of GAE.
+        discount: gamma, the weight of a reward one env step later.
+        trace: lambda of GAE.
         clip: half-width of the trust region of the probability ratio.
         value_clip: largest change of a normalised value per iteration; 0 switches the clipping off.
         value_weight: weight of the critic's loss.
         entropy_weight: weight of the entropy bonus.
         max_grad_norm: bound on the gradient's norm, for actor and critic each.
         init_std: initial standard deviation of actions.
-        actor_hidden, critic_hidden: widths of the hidden layers.
+        actor_hidden: widths of the actor's hidden layers.
+        critic_hidden: widths of the critic's hidden layers.
         activation: "elu", "relu", "silu" or "tanh".
         mirror: respect the task's left-right symmetry, where it has one.
         normalize_obs: scale observations by their running statistics.
@@ -164,7 +167,7 @@ class PPO:
         samples, targets = self._samples(state, rollout)
         batch = targets.shape[0]
         keys = jax.random.split(key, config.epochs)
-        order = jax.vmap(lambda k: jax.random.permutation(k, batch))(keys)
+        order = jnp.stack([_random_order(k, batch) for k in keys])
         order = order.reshape(config.epochs * config.minibatches, batch // config.minibatches)
 
         def minibatch(state: PPOState, index: jax.Array) -> tuple[PPOState, dict[str, jax.Array]]:
@@ -334,6 +337,18 @@ class PPO:
         if self._mirror is None:
             return log_std
         return 0.5 * (log_std + log_std[self._mirror["action"].perm])
+
+
+def _random_order(key: jax.Array, n: int) -> jax.Array:
+    """Indices 0..n-1 in random order: one sort of words, random above and an index below.
+
+    On a CPU this takes a tenth of `jax.random.permutation`, which sorts pairs twice. Words with equal random bits keep
+    their order, which moves a sample by a few places among thousands.
+    """
+    bits = max(n - 1, 1).bit_length()
+    mask = jnp.uint32(2**bits - 1)
+    words = (jax.random.bits(key, (n,)) & ~mask) | jnp.arange(n, dtype=jnp.uint32)
+    return (jnp.sort(words) & mask).astype(jnp.int32)
 
 
 def _halves(params: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

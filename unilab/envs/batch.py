@@ -50,98 +50,89 @@ class Batch:
         """Work on `rows`, which belong to the envs `first_env`, `first_env + 1`, ..."""
         self.rows = rows
         self.physics.attach(rows.physics)
-        self._words: Any = rows.words
+        self._state = self._unpack(np.array(rows.words))
         self._env_ids = np.arange(first_env, first_env + self.shard_size, dtype=np.int32)
         self._curriculum = curriculum
 
     def begin(self, random_ages: bool) -> None:
         """Start the first episode of every env; with `random_ages`, as if it had begun a while ago."""
-        self._words = np.zeros_like(self.rows.words)
+        self._state = self._unpack(np.zeros_like(self.rows.words))
         self._restart(np.arange(self.shard_size))
         if random_ages:
-            self._words = self._set_ages(self._words, self._env_ids)
+            self._state = self._set_ages(self._state, self._env_ids)
 
     def open_rollout(self, first_step: int, num_steps: int) -> jax.Array:
         """Prepare `num_steps` env steps, counted from `first_step`; returns the keys for action noise [T, S]."""
-        self._words = self._clear_totals(self._words)
+        zeros = jnp.zeros_like(self._state.step_totals)
+        self._state = self._state._replace(step_totals=zeros, ended_totals=zeros)
         *self._keys, action_keys = self._draw_keys(self._env_ids, np.int32(first_step), num_steps)
         return action_keys
 
     @property
-    def words(self) -> Any:
-        """Packed states [S, words], to be handed to the jitted policy."""
-        return self._words
+    def state(self) -> EnvState:
+        """States of the envs [S, ...], to be handed to the jitted policy."""
+        return self._state
 
     def step(self, t: int, action: Any, controls: dict[str, np.ndarray]) -> Outcome:
         """One env step of every env: physics, `advance`, restart of the ended ones. Returns NumPy arrays [S, ...]."""
         unstable = self.physics.step(controls)
-        self._words, outcome = self._advance(
-            self._words, self.rows.physics.fields, unstable, action, *self._keys, np.int32(t), self._curriculum
+        self._state, outcome = self._advance(
+            self._state, self.rows.physics.fields, unstable, action, *self._keys, np.int32(t), self._curriculum
         )
         outcome = jax.tree.map(np.asarray, outcome)
         ended = np.flatnonzero(outcome.terminated + outcome.truncated)
         if ended.size:
-            self._words = np.array(self._words)
             self._restart(ended)
         return outcome
 
     def close_rollout(self) -> tuple[np.ndarray, np.ndarray]:
         """Write the states back into the rows; returns (step totals, totals of ended episodes) [S, columns]."""
-        self.rows.words[:] = self._words
-        step_totals, ended_totals = self._totals(self._words)
-        return np.asarray(step_totals), np.asarray(ended_totals)
+        self.rows.words[:] = self._pack(self._state)
+        return np.asarray(self._state.step_totals), self.ended_totals()
 
     def ended_totals(self) -> np.ndarray:
         """Totals [S, columns] of the episodes that have ended since the rollout was opened."""
-        return np.asarray(self._totals(self._words)[1])
+        return np.asarray(self._state.ended_totals)
 
     def _restart(self, index: np.ndarray) -> None:
         size, fields = self._restart_size, self.rows.physics.fields
         for start in range(0, len(index), size):
             chunk = index[start : start + size]
             padded = np.resize(chunk, size)
-            ids, words = self._env_ids[padded], self._words[padded]
-            qpos, qvel, randomised, task_state = self._begin(ids, words, self._curriculum)
+            ids, episode = self._env_ids[padded], np.asarray(self._state.episode)[padded] + 1
+            qpos, qvel, randomised, task_state = self._begin(ids, episode, self._curriculum)
             randomised = {name: np.asarray(value) for name, value in randomised.items()}
             self.physics.reset(chunk, np.asarray(qpos), np.asarray(qvel), randomised)
-            self._words[chunk] = np.asarray(self._first(ids, words, task_state, fields[padded]))[: len(chunk)]
+            self._state = self._first(self._state, padded, ids, episode, task_state, fields[padded])
 
     # --- pure functions of a batch, compiled once per shape --------------------------------------------------------
 
-    def unpack(self, words: jax.Array) -> EnvState:
-        """States [S, ...] of packed rows [S, words]."""
+    @partial(jax.jit, static_argnums=0)
+    def _unpack(self, words: jax.Array) -> EnvState:
         return jax.vmap(self.env.state_packing.unpack)(words)
 
+    @partial(jax.jit, static_argnums=0)
     def _pack(self, state: EnvState) -> jax.Array:
         return jax.vmap(self.env.state_packing.pack)(state)
 
     @partial(jax.jit, static_argnums=0)
-    def _begin(self, env_ids: jax.Array, words: jax.Array, curriculum: Any) -> Any:
-        episode = self.unpack(words).episode + 1
+    def _begin(self, env_ids: jax.Array, episode: jax.Array, curriculum: Any) -> Any:
         return jax.vmap(self.env.begin, in_axes=(None, 0, 0, None))(self._seed_key, env_ids, episode, curriculum)
 
     @partial(jax.jit, static_argnums=0)
-    def _first(self, env_ids: jax.Array, words: jax.Array, task_state: Any, fields: jax.Array) -> jax.Array:
-        old = self.unpack(words)
-        first = jax.vmap(self.env.first_state, in_axes=(None, 0, 0, 0, 0))
-        state = first(self._seed_key, env_ids, old.episode + 1, task_state, fields)
-        return self._pack(state._replace(ended_totals=old.ended_totals, step_totals=old.step_totals))
+    def _first(
+        self, state: EnvState, index: jax.Array, env_ids: jax.Array, episode: jax.Array, task_state: Any, fields: jax.Array
+    ) -> EnvState:
+        """States with those of the envs `index` replaced by the first of a new episode; the rollout's totals stay."""
+        first_state = jax.vmap(self.env.first_state, in_axes=(None, 0, 0, 0, 0))
+        first = first_state(self._seed_key, env_ids, episode, task_state, fields)
+        new = jax.tree.map(lambda old, value: old.at[index].set(value), state, first)
+        return new._replace(ended_totals=state.ended_totals, step_totals=state.step_totals)
 
     @partial(jax.jit, static_argnums=0)
-    def _set_ages(self, words: jax.Array, env_ids: jax.Array) -> jax.Array:
+    def _set_ages(self, state: EnvState, env_ids: jax.Array) -> EnvState:
         age = jax.vmap(self.env.random_age, in_axes=(None, 0))(self._seed_key, env_ids)
-        return self._pack(self.unpack(words)._replace(age=age))
-
-    @partial(jax.jit, static_argnums=0)
-    def _clear_totals(self, words: jax.Array) -> jax.Array:
-        state = self.unpack(words)
-        zeros = jnp.zeros_like(state.step_totals)
-        return self._pack(state._replace(step_totals=zeros, ended_totals=zeros))
-
-    @partial(jax.jit, static_argnums=0)
-    def _totals(self, words: jax.Array) -> tuple[jax.Array, jax.Array]:
-        state = self.unpack(words)
-        return state.step_totals, state.ended_totals
+        return state._replace(age=age)
 
     @partial(jax.jit, static_argnums=(0, 3))
     def _draw_keys(self, env_ids: jax.Array, first_step: jax.Array, num_steps: int) -> tuple[jax.Array, ...]:
@@ -153,11 +144,8 @@ class Batch:
 
     @partial(jax.jit, static_argnums=0)
     def _advance(
-        self, words: jax.Array, fields: jax.Array, unstable: jax.Array, action: jax.Array,
+        self, state: EnvState, fields: jax.Array, unstable: jax.Array, action: jax.Array,
         advance_keys: jax.Array, obs_keys: jax.Array, t: jax.Array, curriculum: Any,
-    ) -> tuple[jax.Array, Outcome]:  # fmt: skip
+    ) -> tuple[EnvState, Outcome]:  # fmt: skip
         advance = jax.vmap(self.env.advance, in_axes=(0, 0, 0, 0, 0, 0, None))
-        state, outcome = advance(
-            self.unpack(words), fields, unstable, action, advance_keys[t], obs_keys[t], curriculum
-        )
-        return self._pack(state), outcome
+        return advance(state, fields, unstable, action, advance_keys[t], obs_keys[t], curriculum)

@@ -77,7 +77,7 @@ def save_checkpoint(run: Path, iteration: int, parts: dict[str, Any], facts: dic
         temporary.mkdir()
         sums = {}
         for name, tree in parts.items():
-            data = save({k: np.ascontiguousarray(v) for k, v in named_leaves(tree).items()})
+            data = save({k: np.asarray(v, order="C") for k, v in named_leaves(tree).items()})
             sums[f"{name}.safetensors"] = hashlib.sha256(data).hexdigest()
             _write_synced(temporary / f"{name}.safetensors", data)
         manifest = {"schema": SCHEMA, "iteration": iteration, "sha256": sums, **facts}

@@ -12,6 +12,7 @@ import numpy as np
 
 from unilab.algos.algorithm import Algorithm
 from unilab.envs.batch import Batch
+from unilab.envs.env import EnvState
 from unilab.runtime.bank import Bank, rows_of
 from unilab.runtime.layout import batch_row_shapes
 from unilab.runtime.memory import Memory
@@ -24,10 +25,10 @@ class Job(NamedTuple):
     """A piece of work that any worker can do: a function of the bank, a snapshot and these numbers.
 
     `begin` starts the first episodes (generation 0 of the bank); `rollout` `index` makes generation index + 1;
-    `evaluate` plays the first episode of each evaluation env of the shard.
+    `evaluate` plays the first episode of each evaluation env of the shard; `replay` is for the benchmark.
     """
 
-    kind: Literal["begin", "rollout", "evaluate"]
+    kind: Literal["begin", "rollout", "evaluate", "replay"]
     index: int
     shard: int
     version: int
@@ -92,7 +93,7 @@ class JobRunner:
 
     def step(self, t: int, snapshot: Any, noise: jax.Array, columns: dict[str, np.ndarray]) -> None:
         """One env step of the shard: act, physics, advance; row t of the columns [T, S, ...] is written."""
-        obs, action, extras, controls = self._policy(snapshot["policy"], self.batch.words, noise, np.int32(t))
+        obs, action, extras, controls = self._policy(snapshot["policy"], self.batch.state, noise, np.int32(t))
         outcome = self.batch.step(t, action, {name: np.asarray(value) for name, value in controls.items()})
         values = {"action": action, **extras}
         values |= {f"obs/{group}": value for group, value in obs.items()}
@@ -110,7 +111,7 @@ class JobRunner:
         totals = np.zeros((size, self._evaluation.shape[1]), np.float32)
         is_open = np.ones(size, bool)
         for t in range(self.plan.evaluation_env.task.episode_steps):
-            action, controls = self._deterministic_policy(snapshot["policy"], batch.words)
+            action, controls = self._deterministic_policy(snapshot["policy"], batch.state)
             outcome = batch.step(t, action, {name: np.asarray(value) for name, value in controls.items()})
             has_ended = is_open & (outcome.terminated + outcome.truncated > 0)
             if has_ended.any():
@@ -130,14 +131,12 @@ class JobRunner:
         shapes = batch_row_shapes(self._evaluation_batch)
         return rows_of({name: np.zeros((self.plan.shard_size, *shape), dtype) for name, (dtype, shape) in shapes.items()})
 
-    def _act(self, policy: Any, words: jax.Array, noise: jax.Array, t: jax.Array) -> Any:
-        state = self.batch.unpack(words)
+    def _act(self, policy: Any, state: EnvState, noise: jax.Array, t: jax.Array) -> Any:
         action, extras = self.algorithm.act(policy, state.obs, noise[t])
         controls = jax.vmap(self.plan.env.control)(state, action)
         return state.obs, action, extras, controls
 
-    def _act_deterministic(self, policy: Any, words: jax.Array) -> Any:
-        state = self._evaluation_batch.unpack(words)
+    def _act_deterministic(self, policy: Any, state: EnvState) -> Any:
         action = self.algorithm.act_deterministic(policy, state.obs)
         return action, jax.vmap(self.plan.evaluation_env.control)(state, action)
 

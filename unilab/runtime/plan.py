@@ -31,12 +31,14 @@ class Plan:
         model: the model to train on.
         evaluation_model: the model to evaluate on, if it is another one.
         fine: evaluate on the task's most faithful physics.
+        runner: "module:class" of what runs the jobs in a worker.
     """
 
     config: Config
     model: mujoco.MjModel
     evaluation_model: mujoco.MjModel | None = None
     fine: bool = False
+    runner: str = "unilab.runtime.job:JobRunner"
 
     @classmethod
     def of(cls, config: Config, fine: bool = False) -> Plan:
@@ -47,7 +49,7 @@ class Plan:
         return cls(config, model, None if same else Env(evaluation, fine).model, fine)
 
     def __reduce__(self) -> Any:
-        return Plan, (self.config, self.model, self.evaluation_model, self.fine)  # what is derived stays behind
+        return Plan, (self.config, self.model, self.evaluation_model, self.fine, self.runner)  # what is derived stays behind
 
     @property
     def shard_size(self) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 
 from unilab.config import Config
 from unilab.runtime.checkpoint import load_checkpoint, mark_best, save_checkpoint
-from unilab.runtime.collector import Collector
+from unilab.runtime.collector import Collector, require_memory
 from unilab.runtime.determinism import RollingDigest, named_leaves
 from unilab.runtime.display import Display, QuietDisplay
 from unilab.runtime.learner import Learner
@@ -60,6 +60,7 @@ def train(config: Config, out: str | Path | None = None, callback: Callback | No
     """
     config = config.resolved(on_accelerator=jax.default_backend() != "cpu")
     plan = Plan.of(config)
+    require_memory(plan, config.workers or 0)  # before there is a run folder
     training = Training(plan, Path(out) if out is not None else default_folder(config), display or QuietDisplay())
     with StopRequest() as stop:
         return training.run(stop, callback or (lambda row: None))
@@ -92,6 +93,7 @@ class Training:
         self._start = time.perf_counter()
         self._log = RunLog(self.folder, warn=self.display.message)
         self.display.start(f"{type(self.config.task).__name__} · {self.config.algo_name}", self.config.steps)
+        self.display.message(f"run folder: {self.folder}")
         try:
             with Collector(self.plan, stop.check) as collector:
                 self._publish(collector)

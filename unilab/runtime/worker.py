@@ -5,6 +5,7 @@ Started as `python -m unilab.runtime.worker CONNECTION_FD LIFELINE_FD`, with one
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import signal
@@ -30,14 +31,14 @@ def serve(connection: Connection) -> None:
     """Do jobs until the pipe closes. A failure is reported with its traceback, and the worker goes on waiting."""
     import cloudpickle
 
-    from unilab.runtime.job import JobRunner
     from unilab.runtime.memory import Memory
 
     job = None
     try:
         plan, fds = cloudpickle.loads(connection.recv_bytes())
         shapes = plan.layout.items()
-        runner = JobRunner(plan, {name: Memory(shapes[name], fd) for name, fd in fds.items()})
+        module, _, name = plan.runner.partition(":")
+        runner = getattr(importlib.import_module(module), name)(plan, {name: Memory(shapes[name], fd) for name, fd in fds.items()})
         connection.send((READY, None))
         while True:
             job = connection.recv()

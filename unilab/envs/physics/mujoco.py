@@ -80,16 +80,16 @@ class MujocoPhysics:
         self.last_size = self._last_slices[-1].stop if self._reads else 0
 
     def attach(self, rows: PhysicsRows) -> None:
-        self._rows = rows
+        self.rows = rows
         self._state_rows = list(rows.state)
         for env in range(len(self.models)) if self._randomised else ():
-            self._load_model(env)
+            self.load_model(env, rows.model[env])
 
     def reset(self, index: np.ndarray, qpos: np.ndarray, qvel: np.ndarray, randomised: Mapping[str, np.ndarray]) -> None:
         for k, env in enumerate(index):
             if self._randomised:
-                self._rows.model[env] = self._model_row({name: randomised[name][k] for name in self._randomised})
-                self._load_model(env)
+                self.rows.model[env] = self._model_row({name: randomised[name][k] for name in self._randomised})
+                self.load_model(env, self.rows.model[env])
             model = self.models[env]
             mujoco.mj_resetData(model, self.data)
             self.data.qpos[:] = qpos[k]
@@ -123,14 +123,14 @@ class MujocoPhysics:
             if count != seen:
                 unstable.append(env)
                 seen = count
-        mask = ~np.isfinite(self._rows.state[:, self._state_slices["qvel"]]).all(axis=1)
+        mask = ~np.isfinite(self.rows.state[:, self._state_slices["qvel"]]).all(axis=1)
         mask[unstable] = True
         self._collect_fields(np.flatnonzero(~mask) if mask.any() else slice(None), is_reset=False)
         return mask
 
     def apply(self, controls: Mapping[str, np.ndarray]) -> None:
         """Write controls [S, ...] into the state rows, where the next `mj_setState` finds them."""
-        state = self._rows.state
+        state = self.rows.state
         for name, value in controls.items():
             if name == "qvel_kick":
                 state[:, self._state_slices["qvel"]] += value
@@ -139,7 +139,7 @@ class MujocoPhysics:
 
     def _collect_fields(self, index: np.ndarray | slice, is_reset: bool) -> None:
         """Fill the float32 `fields` of the envs `index`; the others keep what they were."""
-        rows = self._rows
+        rows = self.rows
         for spec in self.field_specs:
             if not spec.is_delta and spec.name in ("qpos", "qvel"):
                 rows.fields[index, spec.start : spec.stop] = rows.state[index, self._state_slices[spec.name]]
@@ -154,8 +154,8 @@ class MujocoPhysics:
     def _views(self, model: mujoco.MjModel) -> list[np.ndarray]:
         return [getattr(model, name).reshape(-1) for name in self._model_fields]
 
-    def _load_model(self, env: int) -> None:
-        row = self._rows.model[env]
+    def load_model(self, env: int, row: np.ndarray) -> None:
+        """Give an env's model the fields of a row [model_size]."""
         for view, columns in zip(self._model_views[env], self._model_slices, strict=True):
             np.copyto(view, row[columns])
         if self._needs_set_const:

@@ -1,0 +1,31 @@
+# Everything runs in .venv, made with plain venv and pip; `make demo` and `make test` set it up on first use.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test slow check setup clean
+
+demo: setup
+	$(BIN)/unilab train CartpoleSwingup --out runs/demo-$$(date +%Y%m%d-%H%M%S) --video
+
+test: setup
+	$(BIN)/python -m pytest
+
+slow: setup
+	$(BIN)/python -m pytest -m slow
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+setup: .venv/.installed
+
+.venv/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

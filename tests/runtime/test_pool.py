@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import psutil
+import pytest
+from conftest import wait_until
+from tiny import SETTINGS, Slider, SliderState, tiny_config, tiny_plan
+
+from unilab.envs.task import Physics
+from unilab.runtime.collector import Collector
+from unilab.runtime.job import Job, JobRunner
+from unilab.runtime.memory import Memory
+from unilab.runtime.pool import InlinePool, ProcessPool, WorkerError
+from unilab.runtime.train import train
+
+PATIENCE_S = 5.0  # what a process gets to notice that it should end
+LONG_ROLLOUT: dict[str, Any] = {"num_envs": 4, "shard_size": 4, "algo.rollout_steps": 200_000, "steps": 800_000}
+
+
+@dataclass(frozen=True)
+class Breaks(Slider):
+    """A slider whose `advance` raises on the host when an episode reaches its 5th step."""
+
+    def advance(self, state: SliderState, physics: Physics, action: jax.Array, key: jax.Array, curriculum: Any) -> Any:
+        def complain(steps: Any) -> Any:
+            if steps == 5:
+                raise ArithmeticError("the wheel came off")
+            return np.float32(0.0)
+
+        zero = jax.pure_callback(complain, jax.ShapeDtypeStruct((), jnp.float32), state.steps, vmap_method="sequential")
+        new_state, terms, terminated, metrics = super().advance(state, physics, action, key, curriculum)
+        return new_state, terms | {"middle": terms["middle"] + zero}, terminated, metrics
+
+
+@dataclass(frozen=True)
+class Heavy(Slider):
+    """A slider whose model fills more than a pipe holds, as one with meshes does."""
+
+    def model(self, fine: bool = False) -> mujoco.MjSpec:
+        spec = super().model(fine)
+        spec.add_texture(name="big", type=mujoco.mjtTexture.mjTEXTURE_2D, builtin=mujoco.mjtBuiltin.mjBUILTIN_FLAT, width=1024, height=1024)
+        return spec
+
+
+def begun(collector: Collector, plan: Any) -> Collector:
+    """A collector with version 0 of the policy and the first episodes begun."""
+    collector.publish(0, plan.algorithm.snapshot(plan.algorithm.init(jax.random.key(0))), {})
+    collector.schedule.begin()
+    return collector
+
+
+@pytest.fixture(scope="module")
+def inline_digest(tmp_path_factory: pytest.TempPathFactory) -> str:
+    config = tiny_config(digest=True, workers=0, lag=1)
+    return train(config, tmp_path_factory.mktemp("inline") / "run").summary["digest"]
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_number_of_workers_changes_nothing(tmp_path: Path, inline_digest: str, workers: int) -> None:
+    """With any number of workers a training's rollouts and weights have the same bits as without processes."""
+    order = "shuffled" if workers == 3 else "in_order"
+    config = tiny_config(digest=True, workers=workers, lag=1, job_order=order)
+    assert train(config, tmp_path / "run").summary["digest"] == inline_digest
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("nothing_left")
+def test_a_failure_in_a_worker_shows_its_traceback_and_envs(tmp_path: Path) -> None:
+    """What a task raises in a worker ends the training, with the worker's own traceback and the envs it worked on."""
+    with pytest.raises(WorkerError) as caught:
+        train(tiny_config(Breaks(), workers=1), tmp_path / "run")
+    message = str(caught.value)
+    assert message.startswith("worker 0 failed in rollout 0, shard 0, policy version 0 (envs 0 to 1)\n")
+    assert 'raise ArithmeticError("the wheel came off")' in message
+    assert __file__ in message
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("nothing_left")
+def test_a_busy_worker_uses_one_core_and_its_death_is_reported() -> None:
+    """A worker in a rollout burns about one core's time; when it is killed, the error names signal, job and envs."""
+    plan = tiny_plan(workers=1, **LONG_ROLLOUT)
+    with Collector(plan) as collector:
+        begun(collector, plan).schedule.start_rollout(0)
+        worker = psutil.Process(collector.pool.pids[0])  # type: ignore[attr-defined]
+        first_obs = collector.ring.rollout(0)["obs/actor"]
+        wait_until(lambda: bool(first_obs[1].any()), "the first env step")
+        cpu, start = sum(worker.cpu_times()[:2]), time.monotonic()
+        time.sleep(1.5)
+        cores = (sum(worker.cpu_times()[:2]) - cpu) / (time.monotonic() - start)
+        assert not first_obs[-1].any(), "the rollout was over too soon to tell"
+        worker.send_signal(signal.SIGKILL)
+        with pytest.raises(WorkerError, match=r"worker 0 \(pid \d+\) was killed by SIGKILL while rollout 0, shard 0, .*envs 0 to 3"):
+            collector.schedule.finish_rollout(0)
+    assert 0.0 < cores < 1.3
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("nothing_left")
+def test_death_of_an_idle_worker_is_reported() -> None:
+    """A worker that is killed while it waits is noticed when the next job is due."""
+    plan = tiny_plan(workers=1)
+    with Collector(plan) as collector:
+        begun(collector, plan)
+        process = psutil.Process(collector.pool.pids[0])  # type: ignore[attr-defined]
+        process.send_signal(signal.SIGKILL)
+        wait_until(lambda: process.status() == psutil.STATUS_ZOMBIE, "the worker's end")
+        with pytest.raises(WorkerError, match="was killed by SIGKILL"):
+            collector.schedule.start_rollout(0)
+            collector.schedule.finish_rollout(0)
+
+
+@pytest.mark.process
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("task", [Slider(), Heavy()])
+def test_a_worker_that_cannot_start_is_reported(monkeypatch: pytest.MonkeyPatch, task: Slider) -> None:
+    """A worker process that ends before it is ready gives a WorkerError that says so, however large the model is."""
+    plan = tiny_plan(task, workers=1)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(WorkerError, match="ended with exit code 1 while starting"), Collector(plan) as collector:
+        begun(collector, plan)
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {tests!r})
+from tiny import tiny_config
+from unilab.runtime.train import train
+train(tiny_config(workers=2, lag=1, steps=10**9), {out!r}, callback=lambda row: print("row", flush=True))
+"""
+
+
+@pytest.fixture
+def parent(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that trains for ever with two workers, after its first iterations."""
+    script = SCRIPT.format(tests=str(Path(__file__).parents[1]), out=str(tmp_path / "run"))
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "row\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_workers_go_when_their_parent_is_killed(parent: subprocess.Popen[str]) -> None:
+    """After kill -9 of a training its workers end by themselves, and no file of theirs is left in /dev/shm or $TMPDIR."""
+    workers = psutil.Process(parent.pid).children(recursive=True)
+    assert len(workers) == 2
+    for process in (parent.pid, *(worker.pid for worker in workers)):
+        assert "/dev/shm" not in Path(f"/proc/{process}/maps").read_text()
+    parent.kill()
+    _, alive = psutil.wait_procs(workers, timeout=PATIENCE_S)
+    for worker in alive:
+        worker.kill()
+    assert not alive
+    assert not list(Path(os.environ["TMPDIR"]).iterdir())
+
+
+def test_a_pool_without_jobs_refuses_to_wait() -> None:
+    """Waiting for a report when no job was submitted is an error in the order of calls, not a hang."""
+    plan = tiny_plan()
+    memories = {name: Memory(shapes) for name, shapes in plan.layout.items().items()}
+    for pool in (InlinePool(JobRunner(plan, memories)), ProcessPool(plan, memories, 0)):
+        with pytest.raises(RuntimeError, match="without a submitted job"):
+            pool.wait()
+        pool.close()
+        pool.close()
+    for memory in memories.values():
+        memory.close()
+
+
+def test_jobs_describe_themselves() -> None:
+    """The text of a job says what, which shard and which version, as error messages show it."""
+    assert str(Job("rollout", 7, 3, 6)) == "rollout 7, shard 3, policy version 6"
+    assert SETTINGS["num_envs"] % SETTINGS["shard_size"] == 0
