@@ -6,7 +6,8 @@ BIN := .venv/bin
 .PHONY: demo test slow check setup clean
 
 demo: setup
-	$(BIN)/unilab train CartpoleSwingup --out runs/demo-$$(date +%Y%m%d-%H%M%S) --video
+	run=runs/demo-$$(date +%Y%m%d-%H%M%S) && \
+	$(BIN)/unilab train CartpoleSwingup --out $$run && $(BIN)/unilab eval $$run && $(BIN)/unilab video $$run
 
 test: setup
 	$(BIN)/python -m pytest

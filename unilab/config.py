@@ -32,7 +32,7 @@ class Config:
         shard_size: envs in a shard, a divisor of `num_envs`. Default: the largest that leaves four shards or more, and
             at most 256. It follows from `num_envs` alone, never from the machine, so results cannot depend on that.
         workers: worker processes; 0 runs the same code in this process. Default: one per core. No effect on results.
-        lag: policy versions between collecting and learning; 1 overlaps the two. Default: 0 on a CPU, 1 on an accelerator.
+        lag: policy versions between collecting and learning; 1 overlaps the two. Default: 1 on an accelerator, else 0.
         learner_threads: threads of the learner's CPU pool; it decides rounding. Default: the machine's cores.
         eval_every: env steps between two evaluations. Default: a tenth of `steps`.
         eval_episodes: episodes of an evaluation.
@@ -72,7 +72,12 @@ class Config:
         _require("checkpoint_every_s", self.checkpoint_every_s, self.checkpoint_every_s > 0, "greater than 0")
         _require("job_order", self.job_order, self.job_order in ("in_order", "shuffled"), "in_order or shuffled")
         size = self.shard_size
-        _require("shard_size", size, size is None or (size >= 1 and self.num_envs % size == 0), f"a divisor of num_envs={self.num_envs}")
+        _require(
+            "shard_size",
+            size,
+            size is None or (size >= 1 and self.num_envs % size == 0),
+            f"a divisor of num_envs={self.num_envs}",
+        )
 
     @property
     def algo_name(self) -> str:
@@ -123,9 +128,17 @@ class Config:
         Raises:
             ValueError: a key is unknown or missing, or a value is not allowed; the message names it.
         """
-        if not isinstance(data, Mapping) or not isinstance(data.get("task"), Mapping) or not isinstance(data.get("algo"), Mapping):
+        if (
+            not isinstance(data, Mapping)
+            or not isinstance(data.get("task"), Mapping)
+            or not isinstance(data.get("algo"), Mapping)
+        ):
             raise ValueError("a configuration is a JSON object with the objects 'task' and 'algo'")
-        task, algo, own = dict(data["task"]), dict(data["algo"]), {k: v for k, v in data.items() if k not in ("task", "algo")}
+        task, algo, own = (
+            dict(data["task"]),
+            dict(data["algo"]),
+            {k: v for k, v in data.items() if k not in ("task", "algo")},
+        )
         source = task.pop("source", None)
         if task_class is None and source is None:
             raise ValueError("task.source is null: the task was not in a file; pass its class as task_class=")

@@ -51,7 +51,13 @@ class Heavy(Slider):
 
     def model(self, fine: bool = False) -> mujoco.MjSpec:
         spec = super().model(fine)
-        spec.add_texture(name="big", type=mujoco.mjtTexture.mjTEXTURE_2D, builtin=mujoco.mjtBuiltin.mjBUILTIN_FLAT, width=1024, height=1024)
+        spec.add_texture(
+            name="big",
+            type=mujoco.mjtTexture.mjTEXTURE_2D,
+            builtin=mujoco.mjtBuiltin.mjBUILTIN_FLAT,
+            width=1024,
+            height=1024,
+        )
         return spec
 
 
@@ -87,9 +93,8 @@ def test_a_failure_in_a_worker_shows_its_traceback_and_envs(tmp_path: Path) -> N
     with pytest.raises(WorkerError) as caught:
         train(tiny_config(Breaks(), workers=1), tmp_path / "run")
     message = str(caught.value)
-    assert message.startswith("worker 0 failed in rollout 0, shard 0, policy version 0 (envs 0 to 1)\n")
-    assert 'raise ArithmeticError("the wheel came off")' in message
-    assert __file__ in message
+    assert message.startswith("worker 0 failed in rollout 0, shard 0, policy version 0 (envs 0 to 1)\nTraceback")
+    assert "in complain\nArithmeticError: the wheel came off" in message
 
 
 @pytest.mark.process

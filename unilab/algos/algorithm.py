@@ -60,13 +60,17 @@ class Algorithm(Protocol):
     def draw_noise(self, key: jax.Array) -> jax.Array:
         """Random numbers that one action of one env needs."""
 
-    def act(self, snapshot: Tree, obs: Mapping[str, jax.Array], noise: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def act(
+        self, snapshot: Tree, obs: Mapping[str, jax.Array], noise: jax.Array
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Exploring actions [S, A] for observations [S, n], and what the learner wants to know of them [S, ...]."""
 
     def act_deterministic(self, snapshot: Tree, obs: Mapping[str, jax.Array]) -> jax.Array:
         """Best actions [S, A], as used for evaluation."""
 
-    def update(self, state: Tree, rollout: Mapping[str, jax.Array], key: jax.Array) -> tuple[Tree, dict[str, jax.Array]]:
+    def update(
+        self, state: Tree, rollout: Mapping[str, jax.Array], key: jax.Array
+    ) -> tuple[Tree, dict[str, jax.Array]]:
         """State after learning from a rollout of fields [T, N, ...], and scalar metrics."""
 
     def policy_from(self, state: Tree, other: Tree) -> Tree:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Protocol
 
 import jax
@@ -53,8 +54,7 @@ class MLP(nnx.Module):
         self, size_in: int, hidden: Sequence[int], size_out: int, *, activation: str, head_scale: float, rngs: nnx.Rngs
     ) -> None:
         sizes = [size_in, *hidden]
-        pairs = zip(sizes[:-1], sizes[1:], strict=True)
-        self.layers = nnx.List([_dense(a, b, 2**0.5, True, rngs) for a, b in pairs])
+        self.layers = nnx.List([_dense(a, b, 2**0.5, True, rngs) for a, b in pairwise(sizes)])
         self.head = _dense(sizes[-1], size_out, head_scale, True, rngs)
         self.activation = activation
 
@@ -69,7 +69,8 @@ SignedPermutation = tuple[tuple[int, ...], tuple[float, ...]]  # hashable, as th
 
 def parity_bases(mirror: SignedPermutation) -> tuple[np.ndarray, np.ndarray]:
     """Orthonormal bases of the vectors that a mirror keeps [n, n_even] and of those that it negates [n, n_odd]."""
-    even, odd = [], []
+    even: list[np.ndarray] = []
+    odd: list[np.ndarray] = []
     n = len(mirror[0])
     unit = np.eye(n, dtype=np.float32)
     for i, (j, sign) in enumerate(zip(*mirror, strict=True)):
@@ -104,14 +105,14 @@ class MirrorMLP(nnx.Module):
         self.mirror_out = identity if mirror_out is None else _static(mirror_out)
         even, odd = (basis.shape[1] for basis in parity_bases(self.mirror_in))
         even_out, odd_out = (basis.shape[1] for basis in parity_bases(self.mirror_out))
-        self.even, self.odd, biases = nnx.List([]), nnx.List([]), []
+        even_layers, odd_layers, biases = [], [], []
         for width in hidden:
             half = width // 2
-            self.even.append(_dense(max(even, 1), half, 2**0.5, False, rngs))
-            self.odd.append(_dense(max(odd, 1), half, 2**0.5, False, rngs))
+            even_layers.append(_dense(max(even, 1), half, 2**0.5, False, rngs))
+            odd_layers.append(_dense(max(odd, 1), half, 2**0.5, False, rngs))
             biases.append(nnx.Param(jnp.zeros((half,))))
             even = odd = half
-        self.biases = nnx.List(biases)
+        self.even, self.odd, self.biases = nnx.List(even_layers), nnx.List(odd_layers), nnx.List(biases)
         self.head = _dense(even, even_out, head_scale, True, rngs)
         self.odd_head = _dense(odd, odd_out, head_scale, False, rngs) if odd_out else None
         self.activation = activation

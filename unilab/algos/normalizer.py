@@ -6,15 +6,16 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 class Normalizer(NamedTuple):
-    """Statistics of all vectors seen so far. `count` + `count_rest` is their number: a lone float32 would stop at 2^24."""
+    """Statistics of all vectors seen so far; `total` + `rest` is their number: one float32 would stop at 2^24."""
 
     mean: jax.Array
     var: jax.Array
-    count: jax.Array
-    count_rest: jax.Array
+    total: jax.Array
+    rest: jax.Array
 
     @classmethod
     def of_size(cls, size: int) -> Normalizer:
@@ -35,14 +36,14 @@ class Normalizer(NamedTuple):
         safe = jnp.maximum(batch, 1.0)
         mean = jnp.sum(weight[:, None] * x, axis=0) / safe
         var = jnp.sum(weight[:, None] * jnp.square(x - mean), axis=0) / safe
-        total, rest = _two_sum(self.count, self.count_rest + batch)
+        total, rest = _two_sum(self.total, self.rest + batch)
         fraction = batch / jnp.maximum(total, 1.0)
         delta = mean - self.mean
         new_mean = self.mean + fraction * delta
         new_var = (1.0 - fraction) * self.var + fraction * var + fraction * (1.0 - fraction) * jnp.square(delta)
         return Normalizer(new_mean, new_var, total, rest)
 
-    def symmetrized(self, perm: jax.Array, sign: jax.Array) -> Normalizer:
+    def symmetrized(self, perm: np.ndarray, sign: np.ndarray) -> Normalizer:
         """Statistics of the data together with their mirror images."""
         mirrored_mean, mirrored_var = sign * self.mean[perm], self.var[perm]
         mean = 0.5 * (self.mean + mirrored_mean)

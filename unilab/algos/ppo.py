@@ -115,7 +115,7 @@ class PPO:
         batch = horizon.num_envs * config.rollout_steps
         if batch % config.minibatches:
             raise ValueError(
-                f"algo.minibatches is {config.minibatches}; num_envs * algo.rollout_steps = {batch} samples must divide by it"
+                f"algo.minibatches is {config.minibatches}; allowed: divisors of num_envs * algo.rollout_steps = {batch}"
             )
         self.config, self.spaces, self.horizon = config, spaces, horizon
         self._mirror = spaces.mirror if config.mirror else None
@@ -162,7 +162,7 @@ class PPO:
     def update(
         self, state: PPOState, rollout: Mapping[str, jax.Array], key: jax.Array
     ) -> tuple[PPOState, dict[str, jax.Array]]:
-        """One iteration: advantages, then `epochs` passes over the rollout in `minibatches` parts, then the normalisers."""
+        """One iteration: advantages, then `epochs` passes over the rollout in parts, then the normalisers."""
         config = self.config
         samples, targets = self._samples(state, rollout)
         batch = targets.shape[0]
@@ -190,7 +190,7 @@ class PPO:
         return self._refresh_normalizers(state, rollout, targets, weight), metrics
 
     def _samples(self, state: PPOState, rollout: Mapping[str, jax.Array]) -> tuple[dict[str, jax.Array], jax.Array]:
-        """Samples of a rollout [B, ...], seen through the statistics that it was collected with, and value targets [B]."""
+        """Samples [B, ...], seen through the statistics that they were collected with, and value targets [B]."""
         weight = rollout["weight"]
         ended = jnp.maximum(rollout["terminated"], rollout["truncated"])
         actor_obs = self._normalized(state.obs_norm["actor"], rollout["obs/actor"])
@@ -248,7 +248,8 @@ class PPO:
             kl, target = metrics["kl"], self.config.kl_target
             factor = jnp.where(kl > 2.0 * target, 1 / 1.5, jnp.where((kl < 0.5 * target) & (kl > 0.0), 1.5, 1.0))
             learning_rate = jnp.clip(learning_rate * factor, 1e-5, self.config.max_learning_rate)
-        params, opt_state = {}, {}
+        params: dict[str, Any] = {}
+        opt_state: dict[str, Any] = {}
         for name, tree in _halves(state.params).items():
             updates, opt_state[name] = self._optimizer.update(_halves(grads)[name], state.opt_state[name])
             params |= jax.tree.map(lambda p, u: p - learning_rate * u, tree, updates)
@@ -312,8 +313,10 @@ class PPO:
         config, sizes = self.config, self.spaces.obs_sizes
         actor_key, critic_key = jax.random.split(key)
 
-        def network(group: str, hidden: tuple[int, ...], output: str | None, size: int, scale: float, key: jax.Array) -> Any:
-            options = {"activation": config.activation, "head_scale": scale, "rngs": nnx.Rngs(key)}
+        def network(
+            group: str, hidden: tuple[int, ...], output: str | None, size: int, scale: float, key: jax.Array
+        ) -> Any:
+            options: dict[str, Any] = {"activation": config.activation, "head_scale": scale, "rngs": nnx.Rngs(key)}
             if self._mirror is None:
                 return MLP(sizes[group], hidden, size, **options)
             return MirrorMLP(self._mirror[group], hidden, self._mirror[output] if output else None, size, **options)

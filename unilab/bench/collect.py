@@ -128,7 +128,7 @@ class ReplayingRunner(JobRunner):
         try:
             super().run(job._replace(kind="rollout"))
         finally:
-            del physics.step  # type: ignore[method-assign]
+            del physics.step
         return np.array(before), np.array(after), np.array(model_rows)
 
     def _replay(self, before: np.ndarray, after: np.ndarray, model_rows: np.ndarray) -> float:
@@ -148,5 +148,7 @@ class ReplayingRunner(JobRunner):
             for env, (model, data) in enumerate(pairs):
                 mujoco.mj_getState(model, data, state, STATE)
                 if not np.array_equal(state, after[t, env], equal_nan=True):
-                    raise RuntimeError(f"replayed physics differs from the recorded one at step {t}, env {env} of the shard")
+                    raise RuntimeError(
+                        f"replayed physics differs from the recorded one at step {t}, env {env} of the shard"
+                    )
         return seconds

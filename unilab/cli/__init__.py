@@ -31,6 +31,7 @@ VERBS: dict[str, Verb] = {
     "train": Verb("train a policy on a task", "unilab.cli.train", "train TASK"),
     "eval": Verb("measure a trained policy on fresh episodes", "unilab.cli.evaluate", "eval RUN"),
     "video": Verb("film a trained policy", "unilab.cli.video", "video RUN"),
+    "bench": Verb("measure speed beside what the machine allows", "unilab.cli.bench", "bench collect TASK"),
 }
 
 

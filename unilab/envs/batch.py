@@ -121,7 +121,13 @@ class Batch:
 
     @partial(jax.jit, static_argnums=0)
     def _first(
-        self, state: EnvState, index: jax.Array, env_ids: jax.Array, episode: jax.Array, task_state: Any, fields: jax.Array
+        self,
+        state: EnvState,
+        index: jax.Array,
+        env_ids: jax.Array,
+        episode: jax.Array,
+        task_state: Any,
+        fields: jax.Array,
     ) -> EnvState:
         """States with those of the envs `index` replaced by the first of a new episode; the rollout's totals stay."""
         first_state = jax.vmap(self.env.first_state, in_axes=(None, 0, 0, 0, 0))

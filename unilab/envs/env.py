@@ -132,7 +132,9 @@ class Env:
         qpos, qvel, state = self.task.reset(key, curriculum, randomised)
         return qpos, qvel, randomised, state
 
-    def first_state(self, seed_key: jax.Array, env: jax.Array, episode: jax.Array, task_state: Any, fields: jax.Array) -> EnvState:
+    def first_state(
+        self, seed_key: jax.Array, env: jax.Array, episode: jax.Array, task_state: Any, fields: jax.Array
+    ) -> EnvState:
         """State of an env whose physics has just been reset; `fields` [F] were read after that."""
         key = stream_key(seed_key, RESET_OBSERVATION, env, episode)
         obs = self._observe(task_state, fields, key)
@@ -250,7 +252,9 @@ class Env:
         for field_name, value in randomised.items():
             nominal = getattr(self.model, field_name, None)
             if not isinstance(nominal, np.ndarray) or nominal.dtype != np.float64:
-                raise ValueError(f"{name}.randomise() returned {field_name!r}, which is not a real-valued mjModel array")
+                raise ValueError(
+                    f"{name}.randomise() returned {field_name!r}, which is not a real-valued mjModel array"
+                )
             _expect(f"{name}.randomise() {field_name}", value.shape, nominal.shape)
         self._randomised = tuple(randomised)
 
@@ -266,8 +270,10 @@ class Env:
 
         new_state, terms, terminated, metrics = jax.eval_shape(advance, state, fields, action, key, curriculum)
         if jax.tree.map(_signature, new_state) != jax.tree.map(_signature, state):
-            raise TypeError(f"{name}.advance() returned a state of other keys, shapes or dtypes than reset():\n"
-                            f"  reset:   {jax.tree.map(_signature, state)}\n  advance: {jax.tree.map(_signature, new_state)}")
+            raise TypeError(
+                f"{name}.advance() returned a state of other keys, shapes or dtypes than reset():\n"
+                f"  reset:   {jax.tree.map(_signature, state)}\n  advance: {jax.tree.map(_signature, new_state)}"
+            )
         if set(terms) != set(task.rewards):
             missing, unknown = sorted(set(terms) - set(task.rewards)), sorted(set(task.rewards) - set(terms))
             raise ValueError(f"{name}: reward terms without a weight: {missing}; weights without a term: {unknown}")
@@ -281,7 +287,9 @@ class Env:
             raise ValueError(f"{name}.observe() returned {sorted(obs)}; allowed are 'actor' and, if wanted, 'critic'")
         for group, value in obs.items():
             if len(value.shape) != 1 or value.shape[0] == 0:
-                raise ValueError(f"{name}.observe() {group!r} has shape {value.shape}; expected a vector of at least one entry")
+                raise ValueError(
+                    f"{name}.observe() {group!r} has shape {value.shape}; expected a vector of at least one entry"
+                )
         self._abstract = (jax.eval_shape(self.first_state, key, scalar, scalar, state, fields), controls)
 
 

@@ -25,8 +25,12 @@ class TaskEntry:
 
 
 TASKS: dict[str, TaskEntry] = {
-    "CartpoleSwingup": TaskEntry("swing a pole up by moving its cart, and hold it there", "unilab.envs.tasks.cartpole_swingup"),
-    "Go1JoystickFlat": TaskEntry("a Unitree Go1 follows velocity commands on flat ground", "unilab.envs.tasks.go1_joystick"),
+    "CartpoleSwingup": TaskEntry(
+        "swing a pole up by moving its cart, and hold it there", "unilab.envs.tasks.cartpole_swingup"
+    ),
+    "Go1JoystickFlat": TaskEntry(
+        "a Unitree Go1 follows velocity commands on flat ground", "unilab.envs.tasks.go1_joystick"
+    ),
 }
 
 
@@ -63,10 +67,12 @@ def _import_file(path: Path) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     main = sys.modules.get("__main__")
-    if getattr(main, "__file__", None) and Path(str(main.__file__)).resolve() == path:
-        return main  # type: ignore[return-value]
+    main_file = getattr(main, "__file__", None)
+    if main is not None and main_file and Path(main_file).resolve() == path:
+        return main
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

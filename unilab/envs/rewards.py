@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 
 def tracking(error: jax.Array, variance: float) -> jax.Array:
-    """exp(-|error|^2 / variance) of an error vector or scalar: 1 when it is zero; variance in squared units of the error."""
+    """exp(-|error|^2 / variance) of an error vector or scalar: 1 when it is zero; variance in its squared units."""
     return jnp.exp(-jnp.sum(jnp.square(error)) / variance)
 
 
@@ -21,5 +21,5 @@ def tolerance(x: jax.Array, margin: float, value_at_margin: float = 0.1) -> jax.
 
 
 def tolerance_quadratic(x: jax.Array, margin: float) -> jax.Array:
-    """1 at x = 0, falling as a parabola to 0 at |x| = `margin`; dm_control's quadratic sigmoid with value 0 at the margin."""
+    """1 at x = 0, falling as a parabola to 0 at |x| = `margin`: dm_control's quadratic sigmoid, 0 at the margin."""
     return jnp.clip(1.0 - jnp.square(x / margin), 0.0, 1.0)

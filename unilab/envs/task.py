@@ -89,7 +89,18 @@ class ModelNames:
     objects: tuple[tuple[str, tuple[str, ...]], ...]
 
     OBJECTS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "body": ("xpos", "xquat", "xmat", "xipos", "ximat", "cvel", "subtree_com", "cfrc_ext", "cinert", "xfrc_applied"),
+        "body": (
+            "xpos",
+            "xquat",
+            "xmat",
+            "xipos",
+            "ximat",
+            "cvel",
+            "subtree_com",
+            "cfrc_ext",
+            "cinert",
+            "xfrc_applied",
+        ),
         "geom": ("geom_xpos", "geom_xmat"),
         "site": ("site_xpos", "site_xmat"),
         "actuator": ("actuator_force", "actuator_length", "actuator_velocity", "ctrl"),
@@ -117,7 +128,9 @@ class ModelNames:
                 if name in names:
                     return names.index(name)
                 raise KeyError(f"no {kind} {name!r} in the model; it has {list(names)}")
-        raise KeyError(f"rows of {field_name!r} have no names; allowed: {[f for v in self.OBJECTS.values() for f in v]}")
+        raise KeyError(
+            f"rows of {field_name!r} have no names; allowed: {[f for v in self.OBJECTS.values() for f in v]}"
+        )
 
 
 @dataclass(frozen=True)
@@ -190,15 +203,17 @@ class Task:
         return curriculum
 
     def randomise(self, key: jax.Array, nominal: Any) -> dict[str, jax.Array]:
-        """Model fields of one episode, by mjModel's names, computed from `nominal.<field>`, never from earlier values."""
+        """Model fields of one episode, by mjModel's names, from `nominal.<field>`, never from earlier ones."""
         return {}
 
-    def reset(self, key: jax.Array, curriculum: Tree, randomised: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array, Tree]:
+    def reset(
+        self, key: jax.Array, curriculum: Tree, randomised: dict[str, jax.Array]
+    ) -> tuple[jax.Array, jax.Array, Tree]:
         """Begin an episode: (qpos [nq], qvel [nv], state). `randomised` is what `randomise` returned for it."""
         raise NotImplementedError(f"{type(self).__name__} must define reset()")
 
     def control(self, state: Tree, action: jax.Array) -> dict[str, jax.Array]:
-        """What acts on the robot during the control step: "ctrl" [nu], if wanted "xfrc_applied" [nbody, 6] (force, torque)
+        """What acts on the robot during the control step: "ctrl" [nu]; if wanted, "xfrc_applied" [nbody, 6] (force, torque)
         and "qvel_kick" [nv], added to qvel before the first physics step."""
         return {"ctrl": action}
 

@@ -18,7 +18,9 @@ class Bank:
 
     def rows(self, generation: int, first: int, size: int) -> BatchRows:
         """Views of the rows of envs [first, first + size) in a generation."""
-        return rows_of({name: a[generation % GENERATIONS, first : first + size] for name, a in self._memory.arrays.items()})
+        return rows_of(
+            {name: a[generation % GENERATIONS, first : first + size] for name, a in self._memory.arrays.items()}
+        )
 
     def copy_forward(self, generation: int, first: int, size: int) -> BatchRows:
         """Copy rows from `generation` to the next one and return those; the old generation stays as it is."""

@@ -1,8 +1,8 @@
 """Checkpoints: folders of safetensors parts with a manifest of checksums, written whole or not at all.
 
-    RUN/checkpoints/000000120/manifest.json       what it is, SHA-256 of each part
-                              algorithm.safetensors
-    RUN/checkpoints/best.json                     which one evaluated best
+RUN/checkpoints/000000120/manifest.json       what it is, SHA-256 of each part
+                          algorithm.safetensors
+RUN/checkpoints/best.json                     which one evaluated best
 """
 
 from __future__ import annotations
@@ -109,7 +109,9 @@ def load_checkpoint(run: Path, which: str = "latest") -> Checkpoint:
         raise CheckpointError(f"{run} has no checkpoint; a run folder holds checkpoints/<iteration>/manifest.json")
     if which == "best":
         best = root / "best.json"
-        return read_checkpoint(root / f"{json.loads(best.read_text())['iteration']:09d}" if best.exists() else numbers[-1])
+        return read_checkpoint(
+            root / f"{json.loads(best.read_text())['iteration']:09d}" if best.exists() else numbers[-1]
+        )
     return read_checkpoint(numbers[-1])
 
 

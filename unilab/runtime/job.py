@@ -24,17 +24,17 @@ from unilab.runtime.snapshots import Snapshots
 class Job(NamedTuple):
     """A piece of work that any worker can do: a function of the bank, a snapshot and these numbers.
 
-    `begin` starts the first episodes (generation 0 of the bank); `rollout` `index` makes generation index + 1;
+    `begin` starts the first episodes (generation 0 of the bank); `rollout` `number` makes generation number + 1;
     `evaluate` plays the first episode of each evaluation env of the shard; `replay` is for the benchmark.
     """
 
     kind: Literal["begin", "rollout", "evaluate", "replay"]
-    index: int
+    number: int
     shard: int
     version: int
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.index}, shard {self.shard}, policy version {self.version}"
+        return f"{self.kind} {self.number}, shard {self.shard}, policy version {self.version}"
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,12 @@ class JobRunner:
         size, num_steps = self.plan.shard_size, self.plan.rollout_steps
         first = job.shard * size
         snapshot = self.snapshots.read(job.version)
-        self.batch.attach(self.bank.copy_forward(job.index, first, size), first, snapshot["curriculum"])
-        noise = self._noise(self.batch.open_rollout(job.index * num_steps, num_steps))
-        columns = self.ring.columns(job.index, first, size)
+        self.batch.attach(self.bank.copy_forward(job.number, first, size), first, snapshot["curriculum"])
+        noise = self._noise(self.batch.open_rollout(job.number * num_steps, num_steps))
+        columns = self.ring.columns(job.number, first, size)
         for t in range(num_steps):
             self.step(t, snapshot, noise, columns)
-        for target, totals in zip(self.ring.totals(job.index), self.batch.close_rollout(), strict=True):
+        for target, totals in zip(self.ring.totals(job.number), self.batch.close_rollout(), strict=True):
             target[first : first + size] = totals
 
     def step(self, t: int, snapshot: Any, noise: jax.Array, columns: dict[str, np.ndarray]) -> None:
@@ -129,7 +129,9 @@ class JobRunner:
     @cached_property
     def _evaluation_rows(self) -> Any:
         shapes = batch_row_shapes(self._evaluation_batch)
-        return rows_of({name: np.zeros((self.plan.shard_size, *shape), dtype) for name, (dtype, shape) in shapes.items()})
+        return rows_of(
+            {name: np.zeros((self.plan.shard_size, *shape), dtype) for name, (dtype, shape) in shapes.items()}
+        )
 
     def _act(self, policy: Any, state: EnvState, noise: jax.Array, t: jax.Array) -> Any:
         action, extras = self.algorithm.act(policy, state.obs, noise[t])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,14 +48,19 @@ def batch_row_shapes(batch: Batch) -> dict[str, tuple[Any, tuple[int, ...]]]:
 
 
 def rollout_field_shapes(
-    obs_sizes: dict[str, int], final_groups: tuple[str, ...], action_size: int, extras: dict[str, jax.ShapeDtypeStruct]
+    obs_sizes: Mapping[str, int],
+    final_groups: tuple[str, ...],
+    action_size: int,
+    extras: dict[str, jax.ShapeDtypeStruct],
 ) -> dict[str, tuple[Any, tuple[int, ...]]]:
     """dtype and shape of one env step in a rollout."""
     f32 = np.float32
-    fields: dict[str, tuple[Any, tuple[int, ...]]] = {f"obs/{group}": (f32, (size,)) for group, size in obs_sizes.items()}
+    fields: dict[str, tuple[Any, tuple[int, ...]]] = {
+        f"obs/{group}": (f32, (size,)) for group, size in obs_sizes.items()
+    }
     fields |= {f"final_obs/{group}": (f32, (obs_sizes[group],)) for group in final_groups}
     fields |= {"action": (f32, (action_size,))}
-    fields |= {name: (f32, ()) for name in ("reward", "terminated", "truncated", "weight")}
+    fields |= dict.fromkeys(("reward", "terminated", "truncated", "weight"), (f32, ()))
     return fields | {name: (np.dtype(extra.dtype), extra.shape[1:]) for name, extra in extras.items()}
 
 

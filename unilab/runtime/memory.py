@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import os
@@ -32,7 +33,7 @@ class Memory:
         self.arrays: dict[str, np.ndarray] = {}
         offset = 0
         for name, (dtype, shape) in shapes.items():
-            array = np.frombuffer(self._map, dtype, math.prod(shape), offset).reshape(shape)
+            array: np.ndarray = np.frombuffer(self._map, dtype, math.prod(shape), offset).reshape(shape)
             self.arrays[name] = array
             offset += _aligned(array.nbytes)
             if poison:
@@ -44,10 +45,8 @@ class Memory:
             os.close(self.fd)
             self.fd = -1
         self.arrays = {}
-        try:
+        with contextlib.suppress(BufferError):  # somebody still holds an array: the mapping goes with the last of them
             self._map.close()
-        except BufferError:
-            pass  # somebody still holds an array; the mapping goes with the last of them
 
 
 def total_bytes(shapes: FieldShapes) -> int:

@@ -49,7 +49,13 @@ class Plan:
         return cls(config, model, None if same else Env(evaluation, fine).model, fine)
 
     def __reduce__(self) -> Any:
-        return Plan, (self.config, self.model, self.evaluation_model, self.fine, self.runner)  # what is derived stays behind
+        return Plan, (
+            self.config,
+            self.model,
+            self.evaluation_model,
+            self.fine,
+            self.runner,
+        )  # what is derived stays behind
 
     @property
     def shard_size(self) -> int:
@@ -114,7 +120,7 @@ class Plan:
         slots = config.lag + 1
         rows = batch_row_shapes(Batch(self.env, 1, 0))
         ring = with_leading(self._step_shapes(), slots, self.rollout_steps, config.num_envs)
-        ring |= {name: (np.float32, (slots, config.num_envs, columns)) for name in TOTALS}
+        ring |= dict.fromkeys(TOTALS, (np.float32, (slots, config.num_envs, columns)))
         evaluation_columns = len(self.evaluation_env.columns.names)
         return Layout(
             bank=with_leading(rows, GENERATIONS, config.num_envs),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -76,7 +77,9 @@ class _Worker:
         self.connection = Connection(ours.detach())
         self.job: Job | None = None
         self.is_ready = False
-        self.connection.send_bytes(plan)
+        # If it has ended already, whoever waits for it finds out and says how.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.connection.send_bytes(plan)
 
     def ended(self) -> str:
         """How the process ended, in words."""

@@ -61,7 +61,9 @@ def read_config(folder: Path, task_class: type[Task] | None = None) -> Config:
 def spaces_to_json(spaces: Spaces) -> dict[str, Any]:
     """JSON form of what networks are built for; kept in a checkpoint's manifest."""
     mirror = spaces.mirror
-    lists = mirror and {k: {"perm": np.asarray(m.perm).tolist(), "sign": np.asarray(m.sign).tolist()} for k, m in mirror.items()}
+    lists: Any = mirror and {
+        k: {"perm": np.asarray(m.perm).tolist(), "sign": np.asarray(m.sign).tolist()} for k, m in mirror.items()
+    }
     return {"obs_sizes": dict(spaces.obs_sizes), "action_size": spaces.action_size, "mirror": lists}
 
 

@@ -1,7 +1,7 @@
 """When what runs: rollouts under the right policy version, evaluations, and how long each took.
 
-    lag 0:  collect k with version k | learn k -> k+1 | collect k+1 with version k+1 | ...
-    lag 1:  collect k+1 with version k  while  learning k -> k+1
+lag 0:  collect k with version k | learn k -> k+1 | collect k+1 with version k+1 | ...
+lag 1:  collect k+1 with version k  while  learning k -> k+1
 """
 
 from __future__ import annotations
@@ -68,6 +68,6 @@ class Schedule:
 
     def _note(self, report: Report) -> None:
         job = report.job
-        self._outstanding[job.kind, job.index] -= 1
-        if job.kind == "rollout" and self._outstanding[job.kind, job.index] == 0:
-            self._finished[job.index] = time.perf_counter()
+        self._outstanding[job.kind, job.number] -= 1
+        if job.kind == "rollout" and self._outstanding[job.kind, job.number] == 0:
+            self._finished[job.number] = time.perf_counter()

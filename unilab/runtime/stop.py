@@ -10,7 +10,7 @@ from typing import Any
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Stopped(Exception):
+class Stopped(Exception):  # noqa: N818 - nothing went wrong
     """The user asked to stop. `exit_code` is the shell's convention: 130 or 143."""
 
     def __init__(self, number: int) -> None:
@@ -43,5 +43,7 @@ class StopRequest:
             self._previous = {number: signal.signal(number, self._note) for number in SIGNALS}
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._restore()

@@ -43,7 +43,9 @@ class Result:
     summary: dict[str, Any]
 
 
-def train(config: Config, out: str | Path | None = None, callback: Callback | None = None, display: Display | None = None) -> Result:
+def train(
+    config: Config, out: str | Path | None = None, callback: Callback | None = None, display: Display | None = None
+) -> Result:
     """Train a policy and leave a run folder.
 
     Args:

@@ -75,7 +75,9 @@ def record_video(
     task = plan.config.task.evaluation()
     env = Env(task if seconds is None else dataclasses.replace(task, episode_s=seconds), fine)
     film = play(env, plan.algorithm, trained, seed)
-    looks = compile_model(task, fine=True)  # the model with every geom; the one for training may lack what nothing touches
+    looks = compile_model(
+        task, fine=True
+    )  # the model with every geom; the one for training may lack what nothing touches
     camera = looks.camera(0).name if looks.ncam else ""
     return render_video(looks, film.qpos, out, film.fps, camera or None, captions=film.captions)
 

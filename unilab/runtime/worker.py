@@ -38,7 +38,9 @@ def serve(connection: Connection) -> None:
         plan, fds = cloudpickle.loads(connection.recv_bytes())
         shapes = plan.layout.items()
         module, _, name = plan.runner.partition(":")
-        runner = getattr(importlib.import_module(module), name)(plan, {name: Memory(shapes[name], fd) for name, fd in fds.items()})
+        runner = getattr(importlib.import_module(module), name)(
+            plan, {name: Memory(shapes[name], fd) for name, fd in fds.items()}
+        )
         connection.send((READY, None))
         while True:
             job = connection.recv()

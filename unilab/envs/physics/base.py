@@ -60,7 +60,9 @@ class PhysicsBackend(Protocol):
     def attach(self, rows: PhysicsRows) -> None:
         """Work on these rows from now on."""
 
-    def reset(self, index: np.ndarray, qpos: np.ndarray, qvel: np.ndarray, randomised: Mapping[str, np.ndarray]) -> None:
+    def reset(
+        self, index: np.ndarray, qpos: np.ndarray, qvel: np.ndarray, randomised: Mapping[str, np.ndarray]
+    ) -> None:
         """Begin an episode in the envs `index` [K] at qpos [K, nq], qvel [K, nv], with model fields [K, ...]."""
 
     def step(self, controls: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -73,15 +75,18 @@ def field_specs(model: mujoco.MjModel, fields: Sequence[str | Delta]) -> tuple[F
     Raises:
         ValueError: mjData has no such field, its length varies (contacts, efc_*), or it is declared twice.
     """
-    data, specs, start = mujoco.MjData(model), [], 0
+    data, start = mujoco.MjData(model), 0
+    specs: list[FieldSpec] = []
     for declared in fields:
         name = declared.name if isinstance(declared, Delta) else declared
         value: Any = getattr(data, name, None)
         ragged = name == "contact" or name.startswith(("efc_", "iefc_", "island_"))
         if not isinstance(value, np.ndarray) or ragged:
             reason = "its length varies from step to step" if ragged else "mjData has no such array"
-            raise ValueError(f"field {name!r} cannot be read: {reason}. Allowed are arrays of fixed size, such as "
-                             "qpos, qvel, sensordata, xpos, cfrc_ext, actuator_force.")
+            raise ValueError(
+                f"field {name!r} cannot be read: {reason}. Allowed are arrays of fixed size, such as "
+                "qpos, qvel, sensordata, xpos, cfrc_ext, actuator_force."
+            )
         spec = FieldSpec(name, value.shape, start, start + value.size, isinstance(declared, Delta))
         if any(spec.key == other.key for other in specs):
             raise ValueError(f"field {spec.key!r} is declared twice")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import mujoco
 import numpy as np
@@ -21,7 +22,8 @@ DERIVED = ("body_subtreemass", "body_invweight0", "dof_invweight0", "dof_M0", "a
 """What `mj_setConst` recomputes from masses, inertias and frames, besides `stat.meaninertia`."""
 
 NEEDS_SET_CONST = (
-    "body_mass", "body_inertia", "body_ipos", "body_iquat", "body_pos", "body_quat", "dof_armature", "jnt_pos", "jnt_axis", "qpos0",
+    "body_mass", "body_inertia", "body_ipos", "body_iquat", "body_pos", "body_quat", "dof_armature",
+    "jnt_pos", "jnt_axis", "qpos0",
 )  # fmt: skip
 
 NEEDS_RNE_POST = ("cacc", "cfrc_int", "cfrc_ext")
@@ -45,7 +47,12 @@ class MujocoPhysics:
     exact_state = True
 
     def __init__(
-        self, model: mujoco.MjModel, fields: Sequence[str | Delta], randomised: Sequence[str], num_envs: int, substeps: int
+        self,
+        model: mujoco.MjModel,
+        fields: Sequence[str | Delta],
+        randomised: Sequence[str],
+        num_envs: int,
+        substeps: int,
     ) -> None:
         mujoco.set_mju_user_warning(lambda text: None)  # instability is counted and reported, not logged to a file
         self.model = copy.copy(model)
@@ -85,7 +92,9 @@ class MujocoPhysics:
         for env in range(len(self.models)) if self._randomised else ():
             self.load_model(env, rows.model[env])
 
-    def reset(self, index: np.ndarray, qpos: np.ndarray, qvel: np.ndarray, randomised: Mapping[str, np.ndarray]) -> None:
+    def reset(
+        self, index: np.ndarray, qpos: np.ndarray, qvel: np.ndarray, randomised: Mapping[str, np.ndarray]
+    ) -> None:
         for k, env in enumerate(index):
             if self._randomised:
                 self.rows.model[env] = self._model_row({name: randomised[name][k] for name in self._randomised})
@@ -178,7 +187,7 @@ class MujocoPhysics:
 
 def _slices(sizes: Sequence[int]) -> list[slice]:
     stops = np.cumsum([0, *sizes])
-    return [slice(int(a), int(b)) for a, b in zip(stops[:-1], stops[1:], strict=True)]
+    return [slice(int(a), int(b)) for a, b in pairwise(stops)]
 
 
 def _state_slices(model: mujoco.MjModel) -> dict[str, slice]:

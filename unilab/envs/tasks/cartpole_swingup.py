@@ -39,7 +39,9 @@ class CartpoleSwingup(Task):
             spec.option.timestep = self.control_dt / 8
         return spec
 
-    def reset(self, key: jax.Array, curriculum: Any, randomised: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array, Any]:
+    def reset(
+        self, key: jax.Array, curriculum: Any, randomised: dict[str, jax.Array]
+    ) -> tuple[jax.Array, jax.Array, Any]:
         position_key, angle_key, velocity_key = jax.random.split(key, 3)
         position = 0.01 * jax.random.normal(position_key)
         angle = jnp.pi + 0.01 * jax.random.normal(angle_key)
@@ -64,4 +66,8 @@ class CartpoleSwingup(Task):
         return {"actor": jnp.stack([position, jnp.cos(angle), jnp.sin(angle), *physics.qvel])}
 
     def mirror(self) -> dict[str, Mirror]:
-        return {"actor": Mirror.of([-1, 1, -1, -1, -1]), "critic": Mirror.of([-1, 1, -1, -1, -1]), "action": Mirror.of([-1])}
+        return {
+            "actor": Mirror.of([-1, 1, -1, -1, -1]),
+            "critic": Mirror.of([-1, 1, -1, -1, -1]),
+            "action": Mirror.of([-1]),
+        }

@@ -20,7 +20,8 @@ HOME = np.tile(np.array([0.0, 0.9, -1.8], np.float32), 4)  # joint angles of the
 HOME_HEIGHT = 0.278  # of the trunk above the floor in that pose [m]
 WANTED_HEIGHT = 0.27  # of the trunk while walking [m]
 SOLVER_OPTIONS = (
-    "integrator", "cone", "solver", "iterations", "ls_iterations", "tolerance", "ls_tolerance", "impratio", "disableflags",
+    "integrator", "cone", "solver", "iterations", "ls_iterations", "tolerance", "ls_tolerance", "impratio",
+    "disableflags",
 )  # fmt: skip
 FOOT_RADIUS = 0.023  # [m]
 LEG_PHASE = np.array([0.0, np.pi, np.pi, 0.0], np.float32)  # trot: diagonal legs swing together
@@ -56,8 +57,8 @@ class Go1State(NamedTuple):
 class Go1JoystickFlat(Task):
     """A Unitree Go1 follows velocity commands on flat ground.
 
-    Actions are offsets of the joint targets from the standing pose, tracked by position motors (Kp 35, Kd 0.5). The actor
-    sees what the robot has; the critic sees the same without noise, and contacts, heights and friction.
+    Actions are offsets of the joint targets from the standing pose, tracked by position motors (Kp 35, Kd 0.5). The
+    actor sees what the robot has; the critic sees the same without noise, and contacts, heights and friction.
 
     Attributes:
         physics_dt: physics step while training [s].
@@ -153,7 +154,9 @@ class Go1JoystickFlat(Task):
             fields["actuator_biasprm"] = nominal.actuator_biasprm * scales[:, None]
         return fields
 
-    def reset(self, key: jax.Array, curriculum: Any, randomised: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array, Go1State]:
+    def reset(
+        self, key: jax.Array, curriculum: Any, randomised: dict[str, jax.Array]
+    ) -> tuple[jax.Array, jax.Array, Go1State]:
         # One draw for everything: on a CPU a call of the generator costs more than the numbers that it makes.
         yaw, phase, command, joints, velocity, offset = _split(
             jax.random.uniform(key, (1 + 1 + COMMAND_DRAWS + 12 + 6 + 12,)), 1, 1, COMMAND_DRAWS, 12, 6, 12
@@ -178,7 +181,7 @@ class Go1JoystickFlat(Task):
         return jnp.concatenate([trunk, HOME + 0.2 * joints - 0.1]), qvel, state
 
     def control(self, state: Go1State, action: jax.Array) -> dict[str, jax.Array]:
-        controls = {"ctrl": HOME + self.action_scale * action - state.joint_offset}
+        controls = {"ctrl": jnp.asarray(HOME) + self.action_scale * action - state.joint_offset}
         if self.pushes:
             controls["qvel_kick"] = jnp.zeros(18).at[:2].set(state.kick)
         return controls
