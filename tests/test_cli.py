@@ -46,7 +46,7 @@ def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A run folder made by the command, and what the command wrote."""
     out = tmp_path_factory.mktemp("runs") / "my run"
-    flags = "--task.rewards.effort=-0.1 --task.limit 0.9 --algo.no-mirror --digest --quiet --seed 3".split()
+    flags = ["--task.rewards.effort=-0.1", "--task.limit", "0.9", "--algo.no-mirror", "--digest", "--seed=3", "--quiet"]
     with contextlib.redirect_stdout(io.StringIO()) as text, pytest.MonkeyPatch.context() as patch:
         patch.setenv("NPROC", "2")
         assert main(["train", SLIDER, *TINY, *flags, "--out", str(out)]) == 0

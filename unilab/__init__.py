@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from unilab.config import Config, make_config
     from unilab.envs.registry import TASKS
     from unilab.envs.task import Mirror, Physics, Task, delta
+    from unilab.runtime.display import make_display
     from unilab.runtime.evaluate import evaluate
     from unilab.runtime.run import load_policy
     from unilab.runtime.train import Result, train
@@ -32,6 +33,7 @@ _MODULES = {
     "evaluate": "unilab.runtime.evaluate",
     "load_policy": "unilab.runtime.run",
     "make_config": "unilab.config",
+    "make_display": "unilab.runtime.display",
     "record_video": "unilab.runtime.video",
     "train": "unilab.runtime.train",
 }
@@ -49,6 +51,7 @@ __all__ = [
     "evaluate",
     "load_policy",
     "make_config",
+    "make_display",
     "record_video",
     "train",
 ]

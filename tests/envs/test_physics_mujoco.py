@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,11 +88,13 @@ def random_controls(model: mujoco.MjModel, rng: np.random.Generator) -> dict[str
     return {name: value.astype(np.float32) for name, value in controls.items()}
 
 
-def random_model_fields(model: mujoco.MjModel, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def random_model_fields(
+    model: mujoco.MjModel, rng: np.random.Generator, names: Sequence[str] = ("body_mass", "body_inertia", "geom_friction")
+) -> dict[str, np.ndarray]:
     def scaled(nominal: np.ndarray) -> np.ndarray:
         return (nominal * rng.uniform(0.7, 1.3, (NUM_ENVS, *nominal.shape))).astype(np.float32)
 
-    return {name: scaled(getattr(model, name)) for name in ("body_mass", "body_inertia", "geom_friction")}
+    return {name: scaled(getattr(model, name)) for name in names}
 
 
 class Separate:
@@ -123,11 +126,14 @@ class Separate:
         return state
 
 
-@pytest.mark.parametrize("is_randomised", [False, True])
-def test_one_mjdata_for_all_equals_one_for_each(model: mujoco.MjModel, is_randomised: bool) -> None:
+RANDOMISED = [(), ("body_mass", "body_inertia", "geom_friction"), ("body_pos", "jnt_axis"), ("actuator_gear", "site_pos")]
+
+
+@pytest.mark.parametrize("names", RANDOMISED, ids=lambda names: "+".join(names) or "nothing")
+def test_one_mjdata_for_all_equals_one_for_each(model: mujoco.MjModel, names: tuple[str, ...]) -> None:
     """N envs in one MjData equal N separate models and MjDatas under upstream mj_step, bit for bit, through restarts."""
     rng = np.random.default_rng(0)
-    changes = random_model_fields(model, rng) if is_randomised else {}
+    changes = random_model_fields(model, rng, names)
     backend = backend_of(model, randomised=tuple(changes))
     separate = [Separate(model, {name: value[i] for name, value in changes.items()}) for i in range(NUM_ENVS)]
     qpos, qvel = starts(model, rng)
@@ -146,6 +152,15 @@ def test_one_mjdata_for_all_equals_one_for_each(model: mujoco.MjModel, is_random
             backend.reset(np.array([1]), qpos[1:2], qvel[1:2], {name: value[1:2] for name, value in changes.items()})
             separate[1].reset(qpos[1], qvel[1])
     assert any(env.data.ncon for env in separate)
+    assert any((env.data.efc_type == mujoco.mjtConstraint.mjCNSTR_LIMIT_TENDON).any() for env in separate)
+    if not names:
+        return
+    for env, found in zip(separate, backend.models, strict=True):
+        for name in dir(found):
+            array = getattr(found, name)
+            if isinstance(array, np.ndarray) and not name.startswith(("_", "cam_", "light_")):  # those only render
+                np.testing.assert_array_equal(array, getattr(env.model, name), name)
+        assert found.stat.meaninertia == env.model.stat.meaninertia
 
 
 def test_rows_continue_in_another_backend(model: mujoco.MjModel) -> None:

@@ -115,7 +115,7 @@ class PPO:
         batch = horizon.num_envs * config.rollout_steps
         if batch % config.minibatches:
             raise ValueError(
-                f"algo.minibatches is {config.minibatches}; allowed: divisors of num_envs * algo.rollout_steps = {batch}"
+                f"algo.minibatches is {config.minibatches}; allowed: divisors of num_envs * rollout_steps = {batch}"
             )
         self.config, self.spaces, self.horizon = config, spaces, horizon
         self._mirror = spaces.mirror if config.mirror else None

@@ -34,7 +34,7 @@ def run(args: Sequence[str]) -> int:
 
 
 def _collect(args: Sequence[str]) -> int:
-    from unilab.runtime.train import set_learner_threads
+    from unilab.runtime.threads import set_learner_threads
 
     set_learner_threads(None)
     from unilab.config import make_config

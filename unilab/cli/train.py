@@ -48,7 +48,7 @@ def run(args: Sequence[str]) -> int:
     if algo not in ALGORITHMS and not algo.startswith("-"):
         raise UsageError(f"unknown algorithm {algo!r}; {closest(algo, ALGORITHMS)}")
 
-    from unilab.runtime.train import set_learner_threads
+    from unilab.runtime.threads import set_learner_threads
 
     # The first array fixes the number of threads, and a task's file may make arrays when it is imported.
     threads = _peek(rest, "learner-threads") or ""

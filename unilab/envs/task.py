@@ -213,8 +213,11 @@ class Task:
         raise NotImplementedError(f"{type(self).__name__} must define reset()")
 
     def control(self, state: Tree, action: jax.Array) -> dict[str, jax.Array]:
-        """What acts on the robot during the control step: "ctrl" [nu]; if wanted, "xfrc_applied" [nbody, 6] (force, torque)
-        and "qvel_kick" [nv], added to qvel before the first physics step."""
+        """What acts on the robot during the control step: "ctrl" [nu].
+
+        If wanted also "xfrc_applied" [nbody, 6] (force, torque), and "qvel_kick" [nv], added to qvel before the first
+        physics step.
+        """
         return {"ctrl": action}
 
     def advance(

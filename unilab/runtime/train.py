@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ import jax
 import numpy as np
 
 from unilab.config import Config
+from unilab.envs.registry import stop_if_importing
 from unilab.runtime.checkpoint import load_checkpoint, mark_best, save_checkpoint
 from unilab.runtime.collector import Collector, require_memory
 from unilab.runtime.determinism import RollingDigest, named_leaves
@@ -23,6 +23,7 @@ from unilab.runtime.metrics import RunLog, machine, versions, write_json
 from unilab.runtime.plan import Plan
 from unilab.runtime.run import algorithm_from, create_run, default_folder, spaces_to_json
 from unilab.runtime.stop import Stopped, StopRequest
+from unilab.runtime.threads import set_learner_threads
 
 Row = dict[str, Any]
 Callback = Callable[[Row], bool | None]
@@ -60,17 +61,14 @@ def train(
         WorkerError: a worker failed or died; the message has its traceback.
         KeyboardInterrupt, SystemExit: after Ctrl-C or SIGTERM, once a checkpoint is saved.
     """
+    stop_if_importing()
+    config = replace(config, learner_threads=set_learner_threads(config.learner_threads))
     config = config.resolved(on_accelerator=jax.default_backend() != "cpu")
     plan = Plan.of(config)
     require_memory(plan, config.workers or 0)  # before there is a run folder
     training = Training(plan, Path(out) if out is not None else default_folder(config), display or QuietDisplay())
     with StopRequest() as stop:
         return training.run(stop, callback or (lambda row: None))
-
-
-def set_learner_threads(threads: int | None) -> None:
-    """Fix the size of XLA's CPU pool; works only before jax has made its first array in this process."""
-    os.environ["NPROC"] = str(threads or os.cpu_count() or 1)
 
 
 class Training:
@@ -213,4 +211,3 @@ class Training:
         return Result(self.folder, self.evaluation, summary)
 
 
-__all__ = ["Config", "Result", "Training", "replace", "train"]

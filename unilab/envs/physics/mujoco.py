@@ -18,18 +18,22 @@ from unilab.envs.task import Delta
 
 STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 
-DERIVED = ("body_subtreemass", "body_invweight0", "dof_invweight0", "dof_M0", "actuator_acc0")
+DERIVED = (
+    "body_subtreemass", "body_invweight0", "dof_invweight0", "dof_M0", "dof_length", "tendon_invweight0",
+    "tendon_length0", "actuator_acc0", "actuator_length0",
+)  # fmt: skip
 """What `mj_setConst` recomputes from masses, inertias and frames, besides `stat.meaninertia`."""
 
 NEEDS_SET_CONST = (
     "body_mass", "body_inertia", "body_ipos", "body_iquat", "body_pos", "body_quat", "dof_armature",
-    "jnt_pos", "jnt_axis", "qpos0",
+    "jnt_pos", "jnt_axis", "qpos0", "site_pos", "actuator_gear",
 )  # fmt: skip
 
 NEEDS_RNE_POST = ("cacc", "cfrc_int", "cfrc_ext")
 
 UNSTABLE = (
     int(mujoco.mjtWarning.mjWARN_BADQPOS), int(mujoco.mjtWarning.mjWARN_BADQVEL), int(mujoco.mjtWarning.mjWARN_BADQACC),
+    int(mujoco.mjtWarning.mjWARN_BADCTRL),
 )  # fmt: skip
 
 
@@ -118,7 +122,7 @@ class MujocoPhysics:
         reads = list(zip(self._targets, self._sources, strict=True))
         data.warning.number[:] = 0
         warnings = memoryview(data.warning.number)  # live counters of this one MjData
-        bad_qpos, bad_qvel, bad_qacc = UNSTABLE
+        bad_qpos, bad_qvel, bad_qacc, bad_ctrl = UNSTABLE
         unstable, seen = [], 0
         for env, (model, row) in enumerate(zip(self.models, self._state_rows, strict=True)):
             set_state(model, data, row, STATE)
@@ -128,7 +132,7 @@ class MujocoPhysics:
             get_state(model, data, row, STATE)
             for target, source in reads:
                 copyto(target[env], source)
-            count = warnings[bad_qpos] + warnings[bad_qvel] + warnings[bad_qacc]
+            count = warnings[bad_qpos] + warnings[bad_qvel] + warnings[bad_qacc] + warnings[bad_ctrl]
             if count != seen:
                 unstable.append(env)
                 seen = count
