@@ -61,7 +61,7 @@ def test_help_and_list_load_neither_jax_nor_mujoco() -> None:
     code = """
 import sys, unilab
 from unilab.cli import main
-for line in ("--help", "-h", "train --help", "eval -h", "video --help", "list", "list --json", "list -h", "nonsense"):
+for line in ("--help", "-h", "train --help", "eval -h", "video -h", "list", "list --json", "list -h", "bench -h", "x"):
     main(line.split())
 print(sorted({"jax", "mujoco", "flax", "optax", "tyro", "rich", "numpy"} & set(sys.modules)))
 """

@@ -8,9 +8,12 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import mujoco
+import numpy as np
 
 from unilab.config import Config, make_config
 from unilab.envs.task import Mirror, Physics, Task
+from unilab.runtime.job import Job, JobRunner
+from unilab.runtime.memory import Memory
 from unilab.runtime.plan import Plan
 
 SLIDER = """
@@ -95,3 +98,37 @@ def tiny_config(task: Task | None = None, **changes: Any) -> Config:
 def tiny_plan(task: Task | None = None, **changes: Any) -> Plan:
     """The plan of `tiny_config`."""
     return Plan.of(tiny_config(task, **changes).resolved())
+
+
+FREE = {"limit": 1e9, "wind": 0.0, "noise": 0.0}  # a Slider on which nothing ever terminates
+
+
+class Rollouts:
+    """Collects rollouts of a plan in this process, with the policy of version 0."""
+
+    def __init__(self, task: Task, **changes: Any) -> None:
+        self.plan = tiny_plan(task, **changes)
+        memories = {name: Memory(shapes, poison=True) for name, shapes in self.plan.layout.items().items()}
+        self.runner = JobRunner(self.plan, memories)
+        policy = self.plan.algorithm.snapshot(self.plan.algorithm.init(jax.random.key(0)))
+        self.runner.snapshots.publish(0, {"policy": policy, "curriculum": {}})
+        self.index = 0
+        self._run("begin", 0)
+
+    def _run(self, kind: Any, index: int) -> None:
+        for shard in range(self.plan.num_shards):
+            self.runner.run(Job(kind, index, shard, 0))
+
+    def collect(self) -> tuple[dict[str, np.ndarray], dict[str, float], dict[str, float]]:
+        """The next rollout: its fields [T, N, ...], and totals over its steps and over the episodes that ended in it."""
+        self._run("rollout", self.index)
+        names = self.plan.env.columns.names
+        step, ended = (dict(zip(names, x.sum(0), strict=True)) for x in self.runner.ring.totals(self.index))
+        rollout = {name: np.array(value) for name, value in self.runner.ring.rollout(self.index).items()}
+        self.index += 1
+        return rollout, step, ended
+
+    def means(self, totals: dict[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+        """Means per step and per episode of such totals."""
+        columns, values = self.plan.env.columns, np.array(list(totals.values()))
+        return columns.step_means(values), columns.episode_means(values)

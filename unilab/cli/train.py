@@ -170,7 +170,7 @@ def _film(folder: Path) -> None:
     from unilab.runtime.video import record_video
 
     result = record_video(folder)
-    print(f"video   {quoted(result.path)}" if result.path is not None else result.message, flush=True)
+    print(f"video   {quoted(folder / result.path.name)}" if result.path is not None else result.message, flush=True)
 
 
 def _digest(result: Result) -> str:

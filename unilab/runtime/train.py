@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,6 +86,7 @@ class Training:
         self.iteration = 0
         self.evaluation: dict[str, float] = {}
         self._best = -math.inf
+        self._time: Counter[str] = Counter()
         self._last_checkpoint = time.perf_counter()
 
     def run(self, stop: StopRequest, callback: Callback) -> Result:
@@ -126,9 +128,10 @@ class Training:
             self._publish(collector)
             self._add_digest(collector, row)
             row |= self._evaluation_row(collector)
-            wait_s = time.perf_counter() - start - (collected - start) - learn_s
+            total_s = time.perf_counter() - start
+            wait_s = total_s - (collected - start) - learn_s - row.get("time/evaluate_s", 0.0)
             row |= {"time/collect_s": collect_s, "time/learn_s": learn_s, "time/wait_s": wait_s}
-            row["env_steps_per_s"] = config.env_steps_per_iteration / (time.perf_counter() - start)
+            row["env_steps_per_s"] = config.env_steps_per_iteration / total_s
             self._record(row)
             if callback(row):
                 return
@@ -177,6 +180,7 @@ class Training:
             "wall_s": time.perf_counter() - self._start,
         }
         row = head | row
+        self._time.update({name: value for name, value in row.items() if name.startswith("time/")})
         self._log.write(row)
         self.display.update(row)
         if time.perf_counter() - self._last_checkpoint > self.config.checkpoint_every_s:
@@ -201,7 +205,8 @@ class Training:
         summary: dict[str, Any] = {
             "outcome": outcome, "task": type(self.config.task).__name__, "algo": self.config.algo_name,
             "seed": self.config.seed, "env_steps": env_steps, "iterations": self.iteration, "wall_s": wall_s,
-            "env_steps_per_s": env_steps / wall_s, "evaluation": self.evaluation,
+            "env_steps_per_s": env_steps / wall_s, "time": {name[5:]: value for name, value in self._time.items()},
+            "evaluation": self.evaluation,
             "machine": machine(), "versions": versions(),
         }  # fmt: skip
         if self.digest is not None:

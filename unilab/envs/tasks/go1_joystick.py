@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -24,6 +23,7 @@ SOLVER_OPTIONS = (
     "disableflags",
 )  # fmt: skip
 FOOT_RADIUS = 0.023  # [m]
+TRUNK, LAST_FOOT = 1, -1  # numbers of a body and of a geom, the same in the coarse and the fine model
 LEG_PHASE = np.array([0.0, np.pi, np.pi, 0.0], np.float32)  # trot: diagonal legs swing together
 COMMAND_LIMITS = np.array([1.5, 0.8, 1.2], np.float32)  # |vx|, |vy| [m/s], |yaw rate| [rad/s]
 COMMAND_DRAWS = 5  # uniform numbers behind a command: its values, whether it is zero, and for how long it holds
@@ -96,7 +96,7 @@ class Go1JoystickFlat(Task):
             "gait": 0.5,
             "swing_height": -0.8,
             "slip": -0.05,
-            "fall": -5.0,
+            "fall": -15.0,
         }
     )
     physics_dt: float = 0.01
@@ -104,7 +104,7 @@ class Go1JoystickFlat(Task):
     gait_hz: float = 2.5
     swing_height: float = 0.08
     command_s: tuple[float, float] = (3.0, 6.0)
-    zero_command_share: float = 0.1
+    zero_command_share: float = 0.15
     randomisation: bool = True
     friction: tuple[float, float] = (0.4, 1.0)
     mass_scale: float = 0.1
@@ -141,13 +141,14 @@ class Go1JoystickFlat(Task):
         if not self.randomisation:
             return {}
         friction_key, mass_key, gain_key = jax.random.split(key, 3)
-        feet, trunk = _feet_and_trunk()
+        is_foot = nominal.geom_priority > 0  # by number, feet differ between the coarse and the fine model
         friction = jax.random.uniform(friction_key, minval=self.friction[0], maxval=self.friction[1])
-        fields = {"geom_friction": nominal.geom_friction.at[feet, 0].set(friction)}
+        sliding = jnp.where(is_foot, friction, nominal.geom_friction[:, 0])
+        fields = {"geom_friction": nominal.geom_friction.at[:, 0].set(sliding)}
         if self.mass_scale > 0:
             scale = 1.0 + self.mass_scale * jax.random.uniform(mass_key, minval=-1.0)
-            fields["body_mass"] = nominal.body_mass.at[trunk].multiply(scale)
-            fields["body_inertia"] = nominal.body_inertia.at[trunk].multiply(scale)
+            fields["body_mass"] = nominal.body_mass.at[TRUNK].multiply(scale)
+            fields["body_inertia"] = nominal.body_inertia.at[TRUNK].multiply(scale)
         if self.gain_scale > 0:
             scales = 1.0 + self.gain_scale * jax.random.uniform(gain_key, (12,), minval=-1.0)
             fields["actuator_gainprm"] = nominal.actuator_gainprm * scales[:, None]
@@ -165,7 +166,6 @@ class Go1JoystickFlat(Task):
         trunk = jnp.stack([0.0, 0.0, HOME_HEIGHT + 0.02, jnp.cos(half_yaw), 0.0, 0.0, jnp.sin(half_yaw)])
         qvel = jnp.zeros(18).at[:6].set(0.4 * velocity - 0.2)
         command, command_steps = self._make_command(command)
-        feet, _ = _feet_and_trunk()
         middle = jnp.float32(sum(self.friction) / 2)
         state = Go1State(
             command=command,
@@ -175,7 +175,7 @@ class Go1JoystickFlat(Task):
             last_action=jnp.zeros(12),
             kick=jnp.zeros(2),
             joint_offset=self.joint_offset * (2.0 * offset - 1.0) * float(self.randomisation),
-            friction=randomised["geom_friction"][feet[0], 0] if randomised else middle,
+            friction=randomised["geom_friction"][LAST_FOOT, 0] if randomised else middle,
             foot_pos=jnp.zeros((4, 3)),
         )
         return jnp.concatenate([trunk, HOME + 0.2 * joints - 0.1]), qvel, state
@@ -191,7 +191,7 @@ class Go1JoystickFlat(Task):
     ) -> tuple[Go1State, dict[str, jax.Array], jax.Array, dict[str, Any]]:
         up, velocity, yaw_rate = _up(physics), _body_velocity(physics), physics.qvel[5]
         height, foot_pos, contact = physics.qpos[2], _foot_pos(physics), _contact(physics)
-        fallen = (up[2] < 0.5) | (height < 0.14) | (jnp.min(_knee_height(physics)) < 0.03)
+        fallen = (up[2] < 0.5) | (height < 0.14) | (jnp.min(_knee_height(physics)) < 0.02)
 
         is_moving = _is_moving(state.command)
         swing = jnp.sin(state.phase + LEG_PHASE) * is_moving  # > 0: the foot should be in the air
@@ -301,13 +301,6 @@ NOISE = np.array([0.2] * 3 + [0.05] * 3 + [0.1] * 3 + [0.03] * 12 + [0.5] * 12, 
 def _split(x: jax.Array, *sizes: int) -> list[jax.Array]:
     """Parts of a vector, of the given sizes."""
     return jnp.split(x, np.cumsum(sizes)[:-1])
-
-
-@cache
-def _feet_and_trunk() -> tuple[np.ndarray, int]:
-    """Geom ids of the feet [4], and the trunk's body id."""
-    model = mujoco.MjModel.from_xml_path(str(Path(__file__).with_name("go1.xml")))
-    return np.array([model.geom(f"{leg}_foot_collision").id for leg in LEGS]), model.body("trunk").id
 
 
 def _to_body(quat: jax.Array, vector: jax.Array) -> jax.Array:
