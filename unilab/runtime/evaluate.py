@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from unilab.config import Config, usable_cores
+from unilab.config import Config, default_shard_size, usable_cores
 from unilab.envs.task import Task
 from unilab.runtime.checkpoint import CheckpointError, load_checkpoint
 from unilab.runtime.collector import Collector
@@ -93,9 +93,6 @@ def read_trained(plan: Plan, run: Path, checkpoint: str) -> Trained:
 
 def _for_evaluation(config: Config, episodes: int, seed: int, workers: int | None) -> Config:
     """The run's configuration with other episodes, and no more workers than there are shards to play."""
-    config = dataclasses.replace(config, eval_episodes=episodes, eval_seed=seed, workers=workers).resolved()
-    if workers is not None:
-        return config
-    assert config.shard_size is not None
-    shards = -(-episodes // config.shard_size)
-    return dataclasses.replace(config, workers=min(usable_cores(), shards))
+    if workers is None:
+        workers = min(usable_cores(), episodes // default_shard_size(episodes))
+    return dataclasses.replace(config, eval_episodes=episodes, eval_seed=seed, workers=workers).resolved()

@@ -102,7 +102,7 @@ class JobRunner:
             column[t] = values[name] if name in values else getattr(outcome, name)
 
     def _evaluate(self, job: Job) -> None:
-        batch, size = self._evaluation_batch, self.plan.shard_size
+        batch, size = self._evaluation_batch, self.plan.evaluation_shard_size
         first = job.shard * size
         snapshot = self.snapshots.read(job.version)
         batch.attach(self._evaluation_rows, first, snapshot["curriculum"])
@@ -119,18 +119,20 @@ class JobRunner:
                 is_open &= ~has_ended
                 if not is_open.any():
                     break
-        wanted = self._evaluation[first : first + size]
-        wanted[:] = totals[: len(wanted)]
+        self._evaluation[first : first + size] = totals
 
     @cached_property
     def _evaluation_batch(self) -> Batch:
-        return Batch(self.plan.evaluation_env, self.plan.shard_size, self.plan.config.eval_seed)
+        return Batch(self.plan.evaluation_env, self.plan.evaluation_shard_size, self.plan.config.eval_seed)
 
     @cached_property
     def _evaluation_rows(self) -> Any:
         shapes = batch_row_shapes(self._evaluation_batch)
         return rows_of(
-            {name: np.zeros((self.plan.shard_size, *shape), dtype) for name, (dtype, shape) in shapes.items()}
+            {
+                name: np.zeros((self.plan.evaluation_shard_size, *shape), dtype)
+                for name, (dtype, shape) in shapes.items()
+            }
         )
 
     def _act(self, policy: Any, state: EnvState, noise: jax.Array, t: jax.Array) -> Any:

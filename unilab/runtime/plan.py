@@ -14,7 +14,7 @@ import numpy as np
 
 from unilab.algos.algorithm import Algorithm, Horizon, Spaces
 from unilab.algos.registry import algorithm_class
-from unilab.config import Config
+from unilab.config import Config, default_shard_size
 from unilab.envs.batch import Batch
 from unilab.envs.env import Env
 from unilab.envs.packing import Packing
@@ -67,8 +67,13 @@ class Plan:
         return self.config.num_envs // self.shard_size
 
     @property
+    def evaluation_shard_size(self) -> int:
+        """Envs in a shard of an evaluation; as for training, it follows from their number alone."""
+        return default_shard_size(self.config.eval_episodes)
+
+    @property
     def num_evaluation_shards(self) -> int:
-        return -(-self.config.eval_episodes // self.shard_size)
+        return self.config.eval_episodes // self.evaluation_shard_size
 
     @property
     def rollout_steps(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -91,6 +92,7 @@ class Training:
 
     def run(self, stop: StopRequest, callback: Callback) -> Result:
         """Train to the end, to the callback's wish, or to a signal."""
+        is_new = not self.folder.exists()
         create_run(self.folder, self.config)
         self._start = time.perf_counter()
         self._log = RunLog(self.folder, warn=self.display.message)
@@ -106,6 +108,11 @@ class Training:
             self._finish(str(stopped))
             self.display.message(f"{stopped}; checkpoint saved in {self.folder}")
             raise (KeyboardInterrupt if stopped.exit_code == 130 else SystemExit(stopped.exit_code)) from None
+        except BaseException:
+            self._log.close()
+            if self.iteration == 0 and is_new:
+                shutil.rmtree(self.folder)  # it holds nothing yet, and would be in the way of the next try
+            raise
         finally:
             self.display.stop()
             self._log.close()
@@ -214,5 +221,3 @@ class Training:
         write_json(self.folder / "summary.json", summary)
         plot_curves([self.folder], self.folder / "curve.png")
         return Result(self.folder, self.evaluation, summary)
-
-

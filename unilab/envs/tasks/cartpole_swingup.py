@@ -19,7 +19,7 @@ class CartpoleSwingup(Task):
     """Swing a pole up by moving its cart, and hold it there.
 
     The reward is that of dm_control's cartpole "swingup": the product of four factors in [0, 1], so that an episode of
-    10 s returns between 0 and 1000: there a reward of at most 1 comes every 10 ms, here one of at most 2 every 20 ms, as
+    10 s returns between 0 and 1000: there at most 1 comes every 10 ms, here at most 2 every 20 ms, as
     with the action repeat of 2 that published results use. The pole starts hanging down; an episode never terminates.
     """
 
@@ -30,8 +30,13 @@ class CartpoleSwingup(Task):
     fields: ClassVar = ("qpos", "qvel")
     train_defaults: ClassVar = {
         "ppo": {
-            "steps": 2_000_000, "num_envs": 256, "eval_every": 500_000, "algo.rollout_steps": 32, "algo.init_std": 1.0,
-            "algo.actor_hidden": (64, 64), "algo.critic_hidden": (64, 64),
+            "steps": 2_000_000,
+            "num_envs": 256,
+            "eval_every": 500_000,
+            "algo.rollout_steps": 32,
+            "algo.init_std": 1.0,
+            "algo.actor_hidden": (64, 64),
+            "algo.critic_hidden": (64, 64),
         },
     }
 
