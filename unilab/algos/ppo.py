@@ -28,7 +28,7 @@ class PPOConfig:
         minibatches: parts of each pass, one gradient step each.
         learning_rate: initial step size of Adam.
         schedule: "adaptive" keeps the KL divergence near `kl_target`; "linear" falls to 0; "constant".
-        kl_target: KL divergence per update that "adaptive" aims at [nats].
+        kl_target: KL divergence that "adaptive" aims at, from the policy before an update to its last epoch [nats].
         max_learning_rate: upper bound for "adaptive".
         discount: gamma, the weight of a reward one env step later.
         trace: lambda of GAE.
@@ -50,7 +50,7 @@ class PPOConfig:
     minibatches: int = 4
     learning_rate: float = 1e-3
     schedule: Literal["adaptive", "linear", "constant"] = "adaptive"
-    kl_target: float = 0.01
+    kl_target: float = 0.02
     max_learning_rate: float = 1e-2
     discount: float = 0.99
     trace: float = 0.95
@@ -173,20 +173,21 @@ class PPO:
         def minibatch(state: PPOState, index: jax.Array) -> tuple[PPOState, dict[str, jax.Array]]:
             return self._step(state, jax.tree.map(lambda x: x[index], samples))
 
-        state = state._replace(learning_rate=self._scheduled_learning_rate(state))
         old_value = state.value_norm.mean + samples["value"] * state.value_norm.std
         state, metrics = jax.lax.scan(minibatch, state, order)
 
-        first = metrics.pop("ratio_error")[0]
+        first, final_kl = metrics.pop("ratio_error")[0], jnp.mean(metrics["kl"][-config.minibatches :])
         metrics = jax.tree.map(jnp.mean, metrics)
         weight = samples["weight"]
         metrics |= {
             "first_ratio_error": first,
+            "final_kl": final_kl,
             "learning_rate": state.learning_rate,
             "std": jnp.mean(jnp.exp(state.params["log_std"])),
             "explained_variance": _explained_variance(old_value, targets, weight),
             "value_mean": _weighted_mean(old_value, weight),
         }
+        state = state._replace(learning_rate=self._next_learning_rate(state, final_kl))
         return self._refresh_normalizers(state, rollout, targets, weight), metrics
 
     def _samples(self, state: PPOState, rollout: Mapping[str, jax.Array]) -> tuple[dict[str, jax.Array], jax.Array]:
@@ -243,18 +244,13 @@ class PPO:
     def _step(self, state: PPOState, batch: Mapping[str, jax.Array]) -> tuple[PPOState, dict[str, jax.Array]]:
         """One gradient step on a minibatch."""
         (_, metrics), grads = jax.value_and_grad(self._loss, has_aux=True)(state.params, batch)
-        learning_rate = state.learning_rate
-        if self.config.schedule == "adaptive":
-            kl, target = metrics["kl"], self.config.kl_target
-            factor = jnp.where(kl > 2.0 * target, 1 / 1.5, jnp.where((kl < 0.5 * target) & (kl > 0.0), 1.5, 1.0))
-            learning_rate = jnp.clip(learning_rate * factor, 1e-5, self.config.max_learning_rate)
         params: dict[str, Any] = {}
         opt_state: dict[str, Any] = {}
         for name, tree in _halves(state.params).items():
             updates, opt_state[name] = self._optimizer.update(_halves(grads)[name], state.opt_state[name])
-            params |= jax.tree.map(lambda p, u: p - learning_rate * u, tree, updates)
+            params |= jax.tree.map(lambda p, u: p - state.learning_rate * u, tree, updates)
         metrics["grad_norm"] = optax.global_norm(grads)
-        return state._replace(params=params, opt_state=opt_state, learning_rate=learning_rate), metrics
+        return state._replace(params=params, opt_state=opt_state), metrics
 
     def _loss(self, params: Any, batch: Mapping[str, jax.Array]) -> tuple[jax.Array, dict[str, jax.Array]]:
         config, weight = self.config, batch["weight"]
@@ -302,10 +298,16 @@ class PPO:
         params = state.params | {"critic": nnx.state(critic, nnx.Param)}
         return state._replace(params=params, obs_norm=obs_norm, value_norm=new, iteration=state.iteration + 1)
 
-    def _scheduled_learning_rate(self, state: PPOState) -> jax.Array:
-        if self.config.schedule != "linear":
+    def _next_learning_rate(self, state: PPOState, kl: jax.Array) -> jax.Array:
+        """Step size of the next update, given how far this one moved the policy [nats]."""
+        config = self.config
+        if config.schedule == "linear":
+            return config.learning_rate * jnp.maximum(1.0 - (state.iteration + 1) / self.horizon.iterations, 0.0)
+        if config.schedule == "constant":
             return state.learning_rate
-        return self.config.learning_rate * jnp.maximum(1.0 - state.iteration / self.horizon.iterations, 0.0)
+        # The divergence grows as the square of the step; half of the correction in the exponent damps the loop.
+        factor = jnp.clip(jnp.sqrt(config.kl_target / jnp.maximum(kl, 1e-6)), 1 / 1.5, 1.5)
+        return jnp.clip(state.learning_rate * factor, 1e-5, config.max_learning_rate)
 
     # --- networks -------------------------------------------------------------------------------------------------
 

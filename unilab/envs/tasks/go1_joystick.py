@@ -83,9 +83,9 @@ class Go1JoystickFlat(Task):
     rewards: dict[str, float] = field(
         default_factory=lambda: {
             "tracking_lin_vel": 1.5,
-            "tracking_yaw_rate": 0.75,
+            "tracking_yaw_rate": 1.25,
             "lin_vel_error": -0.75,
-            "yaw_rate_error": -0.3,
+            "yaw_rate_error": -0.5,
             "lin_vel_z": -1.0,
             "ang_vel_xy": -0.05,
             "orientation": -2.0,
@@ -118,7 +118,7 @@ class Go1JoystickFlat(Task):
     fields: ClassVar = ("qpos", "qvel", "sensordata", "actuator_force")
     termination_metric: ClassVar = "fall_rate"
     train_defaults: ClassVar = {
-        "ppo": {"steps": 10_000_000, "num_envs": 1024, "algo.rollout_steps": 24, "eval_every": 2_000_000},
+        "ppo": {"steps": 10_000_000, "num_envs": 512, "eval_every": 2_000_000, "algo.entropy_weight": 0.002},
     }
 
     def model(self, fine: bool = False) -> mujoco.MjSpec:
@@ -193,8 +193,8 @@ class Go1JoystickFlat(Task):
         height, foot_pos, contact = physics.qpos[2], _foot_pos(physics), _contact(physics)
         fallen = (up[2] < 0.5) | (height < 0.14) | (jnp.min(_knee_height(physics)) < 0.02)
 
-        is_moving = _is_moving(state.command)
-        swing = jnp.sin(state.phase + LEG_PHASE) * is_moving  # > 0: the foot should be in the air
+        is_stepping = self._is_stepping(state)
+        swing = jnp.sin(state.phase + LEG_PHASE) * is_stepping  # > 0: the foot should be in the air
         is_swing = swing > 0.0
         wanted_height = FOOT_RADIUS + self.swing_height * swing
         height_error = jnp.where(is_swing, (foot_pos[:, 2] - wanted_height) / self.swing_height, 0.0)
@@ -212,7 +212,7 @@ class Go1JoystickFlat(Task):
             "base_height": jnp.square(height - WANTED_HEIGHT),
             "torque": jnp.sum(jnp.square(physics.actuator_force)),
             "action_rate": jnp.sum(jnp.square(action - state.last_action)),
-            "pose": jnp.sum(jnp.square(physics.qpos[7:] - HOME)) * jnp.where(is_moving > 0, 1.0, 10.0),
+            "pose": jnp.sum(jnp.square(physics.qpos[7:] - HOME)) * jnp.where(is_stepping > 0, 1.0, 10.0),
             "gait": jnp.mean((contact != is_swing).astype(jnp.float32)),
             "swing_height": jnp.sum(jnp.square(height_error)),
             "slip": jnp.sum(jnp.square(foot_speed) * contact),
@@ -247,6 +247,11 @@ class Go1JoystickFlat(Task):
             foot_pos=foot_pos,
         )
 
+    def _is_stepping(self, state: Go1State) -> jax.Array:
+        """1 while the gait goes on: under a command to move, and in the first second of one to stand still."""
+        is_slowing = state.command_age * self.control_dt < 1.0
+        return ((jnp.linalg.norm(state.command) > 0.1) | is_slowing).astype(jnp.float32)
+
     def _make_command(self, draws: jax.Array) -> tuple[jax.Array, jax.Array]:
         """A command [3], and the env steps for which it holds, from uniform numbers [COMMAND_DRAWS]."""
         values, zero, time = _split(draws, 3, 1, 1)
@@ -255,7 +260,7 @@ class Go1JoystickFlat(Task):
         return command, jnp.round(shortest + (longest - shortest) * time[0]).astype(jnp.int32)
 
     def observe(self, state: Go1State, physics: Physics, key: jax.Array) -> dict[str, jax.Array]:
-        is_moving = _is_moving(state.command)
+        is_stepping = self._is_stepping(state)
         measured = jnp.concatenate([
             physics.qvel[3:6],
             _up(physics),
@@ -266,7 +271,7 @@ class Go1JoystickFlat(Task):
         known = jnp.concatenate([
             state.last_action,
             state.command,
-            jnp.stack([jnp.cos(state.phase), jnp.sin(state.phase)]) * is_moving,
+            jnp.stack([jnp.cos(state.phase), jnp.sin(state.phase)]) * is_stepping,
         ])  # fmt: skip
         hidden = jnp.concatenate([
             physics.qpos[2:3], state.friction[None], _contact(physics), _foot_pos(physics)[:, 2], state.kick,
@@ -332,8 +337,3 @@ def _foot_pos(physics: Physics) -> jax.Array:
 def _knee_height(physics: Physics) -> jax.Array:
     """Height of the knees above the floor [4], m."""
     return jnp.stack([physics.sensor(f"{leg}_knee_pos")[2] for leg in LEGS])
-
-
-def _is_moving(command: jax.Array) -> jax.Array:
-    """1 for a command to move, 0 for one to stand still."""
-    return (jnp.linalg.norm(command) > 0.1).astype(jnp.float32)
