@@ -85,7 +85,8 @@ class Slider(Task):
 SETTINGS: dict[str, Any] = {
     "steps": 3 * 8 * 8, "num_envs": 8, "shard_size": 2, "workers": 0, "lag": 0, "learner_threads": 2,
     "eval_every": 10**9, "eval_episodes": 3,
-    "algo.rollout_steps": 8, "algo.epochs": 2, "algo.minibatches": 2, "algo.actor_hidden": (8,), "algo.critic_hidden": (8,),
+    "algo.rollout_steps": 8, "algo.epochs": 2, "algo.minibatches": 2,
+    "algo.actor_hidden": (8,), "algo.critic_hidden": (8,),
 }  # fmt: skip
 """Three iterations of 8 steps of 8 envs in four shards."""
 
@@ -120,7 +121,7 @@ class Rollouts:
             self.runner.run(Job(kind, index, shard, 0))
 
     def collect(self) -> tuple[dict[str, np.ndarray], dict[str, float], dict[str, float]]:
-        """The next rollout: its fields [T, N, ...], and totals over its steps and over the episodes that ended in it."""
+        """The next rollout: its fields [T, N, ...], and totals over its steps and over the episodes that ended."""
         self._run("rollout", self.index)
         names = self.plan.env.columns.names
         step, ended = (dict(zip(names, x.sum(0), strict=True)) for x in self.runner.ring.totals(self.index))

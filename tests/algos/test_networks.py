@@ -94,7 +94,9 @@ def test_perceptron_equals_numpy(activation: str) -> None:
     }
     y = x
     for layer in network.layers:
-        y = functions[activation](y @ np.asarray(layer.kernel[...], np.float64) + np.asarray(layer.bias[...], np.float64))
+        y = functions[activation](
+            y @ np.asarray(layer.kernel[...], np.float64) + np.asarray(layer.bias[...], np.float64)
+        )
     y = y @ np.asarray(network.head.kernel[...], np.float64) + np.asarray(network.head.bias[...], np.float64)
     np.testing.assert_allclose(network(jnp.asarray(x, jnp.float32)), y, rtol=1e-4, atol=1e-5)
 

@@ -15,7 +15,7 @@ UPDATE = jax.jit(Normalizer.update)
 
 
 def number_of(norm: Normalizer) -> float:
-    return float(norm.count) + float(norm.count_rest)
+    return float(norm.total) + float(norm.rest)
 
 
 @given(seed=st.integers(0, 2**16), batches=st.integers(1, 5), data=st.data())
@@ -34,7 +34,9 @@ def test_statistics_are_numpys(seed: int, batches: int, data: Any) -> None:
     if len(seen):
         np.testing.assert_allclose(norm.mean, seen.mean(0), rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(norm.var, seen.var(0), rtol=1e-3, atol=1e-4)
-        np.testing.assert_allclose(norm.normalize(seen[-1]), (seen[-1] - seen.mean(0)) / (seen.std(0) + 1e-8), rtol=0.02, atol=0.02)
+        np.testing.assert_allclose(
+            norm.normalize(seen[-1]), (seen[-1] - seen.mean(0)) / (seen.std(0) + 1e-8), rtol=0.02, atol=0.02
+        )
 
 
 def test_a_batch_without_weight_changes_nothing() -> None:
@@ -53,7 +55,7 @@ def test_unseen_data_are_scaled_by_one() -> None:
 
 def test_count_goes_on_beyond_2_to_the_24() -> None:
     """Odd batches are counted exactly far beyond 2^24, where a lone float32 would stand still."""
-    start = Normalizer.of_size(1)._replace(count=jnp.float32(2**24))
+    start = Normalizer.of_size(1)._replace(total=jnp.float32(2**24))
     batch, weight = jnp.ones((BATCH, 1)), jnp.ones(BATCH).at[0].set(0.0)  # 7 rows: float32 would round to 8
 
     def add(norm: Normalizer, _: Any) -> tuple[Normalizer, None]:
@@ -61,7 +63,9 @@ def test_count_goes_on_beyond_2_to_the_24() -> None:
 
     norm, _ = jax.jit(lambda n: jax.lax.scan(add, n, length=10_001))(start)
     assert number_of(norm) == 2**24 + 7 * 10_001
-    one, _ = jax.jit(lambda n: jax.lax.scan(lambda m, _: (m.update(batch[:1], weight[1:2]), None), n, length=101))(start)
+    one, _ = jax.jit(lambda n: jax.lax.scan(lambda m, _: (m.update(batch[:1], weight[1:2]), None), n, length=101))(
+        start
+    )
     assert number_of(one) == 2**24 + 101
 
 
@@ -74,4 +78,6 @@ def test_symmetrized_equals_statistics_of_data_and_mirrored_data() -> None:
     both = np.concatenate([x, sign * x[:, perm]]).astype(np.float64)
     np.testing.assert_allclose(norm.mean, both.mean(0), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(norm.var, both.var(0), rtol=1e-5)
-    np.testing.assert_allclose(norm.normalize(sign * x[:, perm]), sign * np.asarray(norm.normalize(x))[:, perm], atol=1e-6)
+    np.testing.assert_allclose(
+        norm.normalize(sign * x[:, perm]), sign * np.asarray(norm.normalize(x))[:, perm], atol=1e-6
+    )

@@ -27,7 +27,7 @@ def rollout() -> dict[str, np.ndarray]:
 
 
 def test_n_envs_equal_n_single_envs() -> None:
-    """A shard of 4 envs and 4 shards of one give the same rollouts up to rounding (a batch's size may change last bits)."""
+    """A shard of 4 envs and 4 shards of one give the same rollouts, up to the rounding of other batch sizes."""
     task = Slider(episode_s=0.2, limit=0.45)
     together, alone = (Rollouts(task, **SIZES | {"shard_size": size}) for size in (4, 1))
     for _ in range(2):

@@ -44,15 +44,14 @@ def dm_control_reward(qpos: np.ndarray, qvel: np.ndarray, control: np.ndarray) -
 
 
 def test_reward_is_dm_controls(reward: Any) -> None:
-    """On random states and controls the reward is dm_control's, and stays within [0, 1]; actions beyond 1 are clipped."""
+    """On random states and clipped controls the reward is dm_control's, which comes every 10 ms."""
     rng = np.random.default_rng(0)
     qpos = rng.uniform([-2, -7], [2, 7], (500, 2))
     qvel = rng.normal(0, 5, (500, 2))
     action = rng.uniform(-1.5, 1.5, (500, 1))
     found = reward(*(jnp.asarray(x, jnp.float32) for x in (qpos, qvel, action)))
-    np.testing.assert_allclose(found, dm_control_reward(qpos, qvel, np.clip(action[:, 0], -1, 1)), rtol=1e-4, atol=1e-6)
-    assert (found >= 0).all()
-    assert (found <= 1).all()
+    expected = dm_control_reward(qpos, qvel, np.clip(action[:, 0], -1, 1)) * (TASK.control_dt / 0.01)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_an_upright_episode_returns_a_thousand(model: mujoco.MjModel, reward: Any) -> None:
@@ -90,7 +89,10 @@ def test_mirrored_states_and_actions_give_mirrored_ones(model: mujoco.MjModel, r
         qpos, qvel, action = rng.uniform(-1.5, 1.5, 2), rng.uniform(-3, 3, 2), rng.uniform(-1, 1, 1)
         state, image = step(qpos, qvel, action), step(-qpos, -qvel, np.asarray(mirror["action"](action)))
         np.testing.assert_allclose(observe(*image), mirror["actor"](observe(*state)), rtol=1e-5, atol=1e-6)
-        rewards = [reward(*(jnp.asarray(x, jnp.float32)[None] for x in (*s, sign * action))) for s, sign in ((state, 1), (image, -1))]
+        rewards = [
+            reward(*(jnp.asarray(x, jnp.float32)[None] for x in (*s, sign * action)))
+            for s, sign in ((state, 1), (image, -1))
+        ]
         np.testing.assert_allclose(*rewards, rtol=1e-5)
 
 

@@ -14,6 +14,7 @@ from tiny import FREE, SLIDER, Rollouts, Slider
 from unilab.envs.env import Columns, Env
 from unilab.envs.task import Mirror, ModelNames, Physics
 
+MISSPELT = SLIDER.replace('joint="rail" gear', 'joint="rial" gear')
 SLEEPY = SLIDER.replace('<option timestep="0.01"/>', '<option timestep="0.01"><flag sleep="enable"/></option>')
 
 
@@ -104,7 +105,7 @@ CONTRACT = {
     ),
     "no action": (slider_with(action_size=lambda self, model: 0)(), "Broken has 0 actions; a task needs at least one"),
     "model": (
-        slider_with(model=lambda self, fine=False: mujoco.MjSpec.from_string(SLIDER.replace('joint="rail" gear', 'joint="rial" gear')))(),
+        slider_with(model=lambda self, fine=False: mujoco.MjSpec.from_string(MISSPELT))(),
         r"Broken.model\(\) does not compile: .*rial",
     ),
     "field": (type("Broken", (Slider,), {"fields": ("qpos", "contact")})(), "field 'contact' cannot be read"),
@@ -216,7 +217,12 @@ def break_control(self: Slider, state: Any, action: Any) -> Any:
 
 def break_reward(state: Any, terms: Any, terminated: Any, metrics: Any) -> Any:
     nan = jnp.where(state.steps == 104, jnp.nan, 0.0)
-    return state, terms | {"middle": terms["middle"] + nan}, terminated, metrics | {"distance": metrics["distance"] + nan}
+    return (
+        state,
+        terms | {"middle": terms["middle"] + nan},
+        terminated,
+        metrics | {"distance": metrics["distance"] + nan},
+    )
 
 
 def break_observation(self: Slider, state: Any, physics: Any, key: Any) -> Any:
@@ -225,7 +231,7 @@ def break_observation(self: Slider, state: Any, physics: Any, key: Any) -> Any:
 
 
 def test_an_env_whose_numbers_broke_counts_in_nothing() -> None:
-    """Numbers that break in physics, reward or observation end the episode with weight 0 and enter no total but "unstable".
+    """Numbers that break in physics, reward or observation end the episode and enter no total but "unstable".
 
     They break in the 4th step of every episode, in one of the three ways, which the reset draws.
     """

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 from pathlib import Path
@@ -74,7 +75,7 @@ advance = jax.jit(lambda state, physics, action, key: CALM.advance(state, physic
 observe = jax.jit(lambda state, physics: CALM.observe(state, physics, jax.random.key(0)))
 
 
-# --- the robot, against the published figures ---------------------------------------------------------------------------
+# --- the robot, against the published figures -----------------------------------------------------------------------
 
 
 def test_total_mass_is_published(model: mujoco.MjModel) -> None:
@@ -148,11 +149,20 @@ def test_the_fine_model_has_mujocos_own_options() -> None:
     """The fine model's solver is MuJoCo's default, with 2 ms steps."""
     option, default = TASK.model(fine=True).compile().opt, mujoco.MjModel.from_xml_string("<mujoco/>").opt
     assert option.timestep == 0.002
-    for name in ("integrator", "cone", "solver", "iterations", "ls_iterations", "tolerance", "impratio", "disableflags"):
+    for name in (
+        "integrator",
+        "cone",
+        "solver",
+        "iterations",
+        "ls_iterations",
+        "tolerance",
+        "impratio",
+        "disableflags",
+    ):
         assert getattr(option, name) == getattr(default, name), name
 
 
-# --- physics --------------------------------------------------------------------------------------------------------------
+# --- physics --------------------------------------------------------------------------------------------------------
 
 
 def stand(model: mujoco.MjModel, seconds: float) -> mujoco.MjData:
@@ -166,7 +176,7 @@ def stand(model: mujoco.MjModel, seconds: float) -> mujoco.MjData:
 
 
 def test_the_home_pose_stands(model: mujoco.MjModel) -> None:
-    """With the home pose as target the robot stands for 2 s: it does not terminate, hardly moves, and has four feet down."""
+    """With the home pose as target the robot stands for 2 s: not terminated, hardly moving, on four feet."""
     data = stand(model, 2.0)
     _, terms, terminated, _ = advance(calm_state(), physics_of(model, data), jnp.zeros(12), jax.random.key(0))
     assert not terminated
@@ -191,13 +201,18 @@ def test_a_fallen_robot_terminates(coarse: mujoco.MjModel, attitude: str) -> Non
 
 @pytest.mark.parametrize("fine", [False, True])
 def test_a_foots_friction_is_its_own_randomised_value(fine: bool) -> None:
-    """A robot whose episode drew a friction of 0.4 touches the floor with 0.4, not with the larger value of the floor."""
+    """A robot whose episode drew a friction of 0.4 touches the floor with 0.4, not with the floor's larger value."""
     env = Env(dataclasses.replace(TASK, friction=(0.4, 0.4)), fine)
     backend = MujocoPhysics(env.model, env.task.fields, env.randomised, 1, env.substeps)
     sizes = (backend.state_size, backend.model_size, backend.last_size)
     backend.attach(PhysicsRows(*(np.zeros((1, n)) for n in sizes), np.zeros((1, backend.field_size), np.float32)))
     qpos, qvel, randomised, state = env.begin(jax.random.key(0), jnp.int32(0), jnp.int32(0), {})
-    backend.reset(np.array([0]), np.asarray(qpos)[None], np.asarray(qvel)[None], {k: np.asarray(v)[None] for k, v in randomised.items()})
+    backend.reset(
+        np.array([0]),
+        np.asarray(qpos)[None],
+        np.asarray(qvel)[None],
+        {k: np.asarray(v)[None] for k, v in randomised.items()},
+    )
     backend.step({"ctrl": HOME[None]})
     for _ in range(20):
         backend.step({"ctrl": HOME[None]})
@@ -230,13 +245,17 @@ def mirrored_state(state: Go1State) -> Go1State:
 def test_a_mirrored_robot_behaves_like_the_mirror_image(coarse: mujoco.MjModel) -> None:
     """Mirrored state and action give the mirrored next observation through physics, and the same reward terms.
 
-    Approximately, since the published trunk is not quite symmetric (its centre of mass is 2 mm off).
+    The published trunk and calves are not quite symmetric (their centres of mass are 1 to 2 mm off), so here they are
+    made so; what is left is the rounding of the published figures.
     """
+    coarse = copy.copy(coarse)
+    for name in ("trunk", *(f"{leg}_calf" for leg in LEGS)):
+        coarse.body(name).ipos[1], coarse.body(name).iquat[:] = 0.0, [1, 0, 0, 0]
+    mujoco.mj_setConst(coarse, mujoco.MjData(coarse))
     rng, mirror = np.random.default_rng(0), TASK.mirror()
-    largest = np.zeros(3)
     for _ in range(4):
         data = mujoco.MjData(coarse)
-        data.qpos[:3] = rng.uniform(-0.2, 0.2, 3) + [0, 0, 0.28]
+        data.qpos[:3] = [*rng.uniform(-0.2, 0.2, 2), rng.uniform(0.25, 0.3)]
         data.qpos[3:7] = [1, *rng.uniform(-0.1, 0.1, 3)]
         data.qpos[3:7] /= np.linalg.norm(data.qpos[3:7])
         data.qpos[7:] = HOME + rng.uniform(-0.2, 0.2, 12)
@@ -259,15 +278,12 @@ def test_a_mirrored_robot_behaves_like_the_mirror_image(coarse: mujoco.MjModel) 
             results.append((observe(new_state, physics), terms))
         (obs, terms), (image_obs, image_terms) = results
         for group in ("actor", "critic"):
-            np.testing.assert_allclose(image_obs[group], mirror[group](obs[group]), atol=0.15)
-            error = np.abs(image_obs[group] - mirror[group](obs[group]))
-            largest[0] = max(largest[0], np.median(error))
+            np.testing.assert_allclose(image_obs[group], mirror[group](obs[group]), rtol=1e-3, atol=1e-3)
         for name in terms:
-            np.testing.assert_allclose(image_terms[name], terms[name], rtol=0.1, atol=0.01, err_msg=name)
-    assert largest[0] < 0.01  # most entries agree far better than the worst
+            np.testing.assert_allclose(image_terms[name], terms[name], rtol=1e-3, atol=1e-4, err_msg=name)
 
 
-# --- the task -------------------------------------------------------------------------------------------------------------
+# --- the task -------------------------------------------------------------------------------------------------------
 
 
 def test_commands_fill_their_range(resets: Any) -> None:
@@ -305,7 +321,7 @@ def test_commands_are_drawn_anew_within_an_episode(coarse: mujoco.MjModel) -> No
 
 
 def test_randomised_fields_stay_in_their_ranges(resets: Any, coarse: mujoco.MjModel) -> None:
-    """Friction, trunk mass and inertia, gains and encoder errors fill their documented ranges, and nothing else changes."""
+    """Friction, trunk mass and inertia, gains and encoder errors fill their ranges, and nothing else changes."""
     state, randomised = resets[2], {name: np.asarray(value) for name, value in resets[3].items()}
     feet = [coarse.geom(f"{leg}_foot_collision").id for leg in LEGS]
     friction = randomised["geom_friction"][:, feet, 0]
@@ -315,7 +331,9 @@ def test_randomised_fields_stay_in_their_ranges(resets: Any, coarse: mujoco.MjMo
     trunk = coarse.body("trunk").id
     mass = randomised["body_mass"] / np.maximum(coarse.body_mass, 1e-9)
     assert_fills(mass[:, trunk], 0.9, 1.1)
-    np.testing.assert_allclose(randomised["body_inertia"][:, trunk] / coarse.body_inertia[trunk], mass[:, [trunk] * 3], rtol=1e-5)
+    np.testing.assert_allclose(
+        randomised["body_inertia"][:, trunk] / coarse.body_inertia[trunk], mass[:, [trunk] * 3], rtol=1e-5
+    )
     np.testing.assert_allclose(np.delete(mass, [0, trunk], axis=1), 1.0, rtol=1e-6)
     gain, bias = (randomised[f"actuator_{n}prm"] for n in ("gain", "bias"))
     assert_fills(gain[:, :, 0] / coarse.actuator_gainprm[:, 0], 0.9, 1.1)
@@ -323,7 +341,9 @@ def test_randomised_fields_stay_in_their_ranges(resets: Any, coarse: mujoco.MjMo
     assert_fills(bias[:, :, 2] / coarse.actuator_biasprm[:, 2], 0.9, 1.1)
     assert_fills(np.asarray(state.joint_offset), -0.02, 0.02)
     untouched = np.delete(randomised["geom_friction"], feet, axis=1)
-    np.testing.assert_allclose(untouched, np.broadcast_to(np.delete(coarse.geom_friction, feet, axis=0), untouched.shape), rtol=1e-6)
+    np.testing.assert_allclose(
+        untouched, np.broadcast_to(np.delete(coarse.geom_friction, feet, axis=0), untouched.shape), rtol=1e-6
+    )
 
 
 def assert_fills(values: np.ndarray, low: float, high: float) -> None:
@@ -359,7 +379,7 @@ def test_switches_switch_off(nominal: Any, coarse: mujoco.MjModel) -> None:
 
 
 def test_noise_blurs_only_what_the_actor_measures(coarse: mujoco.MjModel) -> None:
-    """The actor's measurements have centred noise; last action, command and gait are exact, and so is the critic's view."""
+    """The actor's measurements have centred noise; the rest of what it sees and the critic's view are exact."""
     physics, state = physics_of(coarse, stand(coarse, 0.1)), calm_state()
     noisy = dataclasses.replace(CALM, noise=True)
     obs = jax.jit(jax.vmap(lambda key: noisy.observe(state, physics, key)))(KEYS)
@@ -377,7 +397,9 @@ def test_pushes_come_now_and_then(coarse: mujoco.MjModel) -> None:
     physics, state = physics_of(coarse, stand(coarse, 0.1)), calm_state()
     pushing = dataclasses.replace(CALM, pushes=True)
     many = jax.random.split(jax.random.key(1), 20_000)
-    kick = np.asarray(jax.jit(jax.vmap(lambda key: pushing.advance(state, physics, jnp.zeros(12), key, {})[0].kick))(many))
+    kick = np.asarray(
+        jax.jit(jax.vmap(lambda key: pushing.advance(state, physics, jnp.zeros(12), key, {})[0].kick))(many)
+    )
     speed = np.linalg.norm(kick, axis=1)
     expected = pushing.control_dt / pushing.push_every_s
     assert abs((speed > 0).mean() - expected) < 4 * np.sqrt(expected / len(many))
@@ -395,12 +417,14 @@ def test_actions_move_joint_targets(nominal: Any) -> None:
 
 
 def test_early_steps_of_a_command_do_not_count_as_error(coarse: mujoco.MjModel) -> None:
-    """The tracking errors count from one second after a command on, and are the distance from the body's own velocity."""
+    """Tracking errors count from one second after a command on, and are distances from the body's own velocity."""
     data = stand(coarse, 0.1)
     data.qvel[:6] = [0.0, 0.5, 0.0, 0.0, 0.0, 0.3]
     data.qpos[3:7] = [np.cos(np.pi / 4), 0, 0, np.sin(np.pi / 4)]  # heads along +y, and so moves forward
     for age, expected in ((10, 0.0), (50, 1.0)):
-        state = calm_state(command=jnp.array([0.8, 0.0, -0.1]), command_age=jnp.int32(age), command_steps=jnp.int32(300))
+        state = calm_state(
+            command=jnp.array([0.8, 0.0, -0.1]), command_age=jnp.int32(age), command_steps=jnp.int32(300)
+        )
         metrics = advance(state, physics_of(coarse, data), jnp.zeros(12), jax.random.key(0))[3]
         assert metrics["lin_vel_error"][0] == pytest.approx(0.3, abs=1e-5)
         assert metrics["ang_vel_error"][0] == pytest.approx(0.4, abs=1e-5)

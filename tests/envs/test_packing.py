@@ -29,7 +29,9 @@ def trees(draw: Any) -> Any:
 
     def fill(leaf: np.ndarray) -> np.ndarray:
         if leaf.dtype == np.bool_:
-            return np.array(draw(st.lists(st.booleans(), min_size=leaf.size, max_size=leaf.size)), bool).reshape(leaf.shape)
+            return np.array(draw(st.lists(st.booleans(), min_size=leaf.size, max_size=leaf.size)), bool).reshape(
+                leaf.shape
+            )
         bits = np.array(draw(st.lists(words, min_size=leaf.size, max_size=leaf.size)), np.uint32)
         return bits.view(leaf.dtype).reshape(leaf.shape)
 

@@ -58,7 +58,9 @@ def model() -> mujoco.MjModel:
     return mujoco.MjModel.from_xml_string(ROBOT)
 
 
-def backend_of(model: mujoco.MjModel, fields: Any = FIELDS, randomised: Any = (), num_envs: int = NUM_ENVS) -> MujocoPhysics:
+def backend_of(
+    model: mujoco.MjModel, fields: Any = FIELDS, randomised: Any = (), num_envs: int = NUM_ENVS
+) -> MujocoPhysics:
     """A back end attached to rows full of NaN."""
     backend = MujocoPhysics(model, fields, randomised, num_envs, SUBSTEPS)
     sizes = (backend.state_size, backend.model_size, backend.last_size)
@@ -89,7 +91,9 @@ def random_controls(model: mujoco.MjModel, rng: np.random.Generator) -> dict[str
 
 
 def random_model_fields(
-    model: mujoco.MjModel, rng: np.random.Generator, names: Sequence[str] = ("body_mass", "body_inertia", "geom_friction")
+    model: mujoco.MjModel,
+    rng: np.random.Generator,
+    names: Sequence[str] = ("body_mass", "body_inertia", "geom_friction"),
 ) -> dict[str, np.ndarray]:
     def scaled(nominal: np.ndarray) -> np.ndarray:
         return (nominal * rng.uniform(0.7, 1.3, (NUM_ENVS, *nominal.shape))).astype(np.float32)
@@ -126,12 +130,17 @@ class Separate:
         return state
 
 
-RANDOMISED = [(), ("body_mass", "body_inertia", "geom_friction"), ("body_pos", "jnt_axis"), ("actuator_gear", "site_pos")]
+RANDOMISED = [
+    (),
+    ("body_mass", "body_inertia", "geom_friction"),
+    ("body_pos", "jnt_axis"),
+    ("actuator_gear", "site_pos"),
+]
 
 
 @pytest.mark.parametrize("names", RANDOMISED, ids=lambda names: "+".join(names) or "nothing")
 def test_one_mjdata_for_all_equals_one_for_each(model: mujoco.MjModel, names: tuple[str, ...]) -> None:
-    """N envs in one MjData equal N separate models and MjDatas under upstream mj_step, bit for bit, through restarts."""
+    """N envs in one MjData equal N separate models and MjDatas under upstream mj_step, bit for bit."""
     rng = np.random.default_rng(0)
     changes = random_model_fields(model, rng, names)
     backend = backend_of(model, randomised=tuple(changes))
@@ -185,7 +194,7 @@ def test_rows_continue_in_another_backend(model: mujoco.MjModel) -> None:
 
 
 def test_derived_fields_lag_by_one_physics_step_but_not_after_a_reset(model: mujoco.MjModel) -> None:
-    """After a control step sensordata and xpos belong to the state before the last physics step; after a reset all agree."""
+    """After a control step sensordata and xpos belong to the state one physics step ago; after a reset all agree."""
     rng = np.random.default_rng(2)
     backend, qpos, qvel = backend_of(model), *starts(model, rng)
     backend.reset(np.arange(NUM_ENVS), qpos, qvel, {})
@@ -217,7 +226,7 @@ def test_derived_fields_lag_by_one_physics_step_but_not_after_a_reset(model: muj
 
 
 def test_delta_is_a_float64_difference_rounded_once(model: mujoco.MjModel) -> None:
-    """delta("xpos") is exact 1,000 m from the origin, where a difference of float32 positions is lost; 0 after a reset."""
+    """delta("xpos") is exact 1,000 m from the origin, where float32 positions lose it; 0 after a reset."""
     rng = np.random.default_rng(3)
     backend, qpos, qvel = backend_of(model, (delta("xpos"), "xpos")), *starts(model, rng)
     qpos[:, :2] = 1000.0  # where the box is
@@ -234,7 +243,9 @@ def test_delta_is_a_float64_difference_rounded_once(model: mujoco.MjModel) -> No
             before = env.data.xpos.copy()
             env.step({name: value[i] for name, value in controls.items()})
             np.testing.assert_array_equal(field(backend, "delta:xpos")[i], (env.data.xpos - before).astype(np.float32))
-        assert not np.allclose(field(backend, "delta:xpos")[:, 1], (field(backend, "xpos") - last)[:, 1], rtol=1e-3, atol=0)
+        assert not np.allclose(
+            field(backend, "delta:xpos")[:, 1], (field(backend, "xpos") - last)[:, 1], rtol=1e-3, atol=0
+        )
     backend.reset(np.array([2]), qpos[:1], qvel[:1], {})
     assert not field(backend, "delta:xpos")[2].any()
     assert field(backend, "delta:xpos")[1].any()
@@ -315,7 +326,7 @@ def test_contact_forces_come_from_rne_post_constraint(model: mujoco.MjModel) -> 
 
 
 def test_what_randomisation_leaves_alone_keeps_its_exact_value(model: mujoco.MjModel) -> None:
-    """Entries that come back as the rounded nominal value keep the float64 nominal one, and so does all derived from it."""
+    """Entries that come back as the rounded nominal value keep the float64 nominal one, and so does what follows."""
     backend = backend_of(model, randomised=("body_mass", "geom_friction"))
     changes = {name: np.tile(getattr(model, name).astype(np.float32), (NUM_ENVS, *[1] * getattr(model, name).ndim))
                for name in ("body_mass", "geom_friction")}  # fmt: skip

@@ -61,6 +61,11 @@ class Heavy(Slider):
         return spec
 
 
+def collect(collector: Collector) -> None:
+    collector.schedule.start_rollout(0)
+    collector.schedule.finish_rollout(0)
+
+
 def begun(collector: Collector, plan: Any) -> Collector:
     """A collector with version 0 of the policy and the first episodes begun."""
     collector.publish(0, plan.algorithm.snapshot(plan.algorithm.init(jax.random.key(0))), {})
@@ -113,7 +118,9 @@ def test_a_busy_worker_uses_one_core_and_its_death_is_reported() -> None:
         cores = (sum(worker.cpu_times()[:2]) - cpu) / (time.monotonic() - start)
         assert not first_obs[-1].any(), "the rollout was over too soon to tell"
         worker.send_signal(signal.SIGKILL)
-        with pytest.raises(WorkerError, match=r"worker 0 \(pid \d+\) was killed by SIGKILL while rollout 0, shard 0, .*envs 0 to 3"):
+        with pytest.raises(
+            WorkerError, match=r"worker 0 \(pid \d+\) was killed by SIGKILL while rollout 0, shard 0, .*envs 0 to 3"
+        ):
             collector.schedule.finish_rollout(0)
     assert 0.0 < cores < 1.3
 
@@ -130,8 +137,7 @@ def test_death_of_an_idle_worker_is_reported() -> None:
         process.send_signal(signal.SIGKILL)
         wait_until(lambda: process.status() == psutil.STATUS_ZOMBIE, "the worker's end")
         with pytest.raises(WorkerError, match="was killed by SIGKILL"):
-            collector.schedule.start_rollout(0)
-            collector.schedule.finish_rollout(0)
+            collect(collector)
 
 
 @pytest.mark.process
@@ -173,7 +179,7 @@ def parent(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_workers_go_when_their_parent_is_killed(parent: subprocess.Popen[str]) -> None:
-    """After kill -9 of a training its workers end by themselves, and no file of theirs is left in /dev/shm or $TMPDIR."""
+    """After kill -9 of a training its workers end by themselves, and nothing is left in /dev/shm or $TMPDIR."""
     workers = psutil.Process(parent.pid).children(recursive=True)
     assert len(workers) == 2
     for process in (parent.pid, *(worker.pid for worker in workers)):

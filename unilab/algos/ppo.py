@@ -249,7 +249,7 @@ class PPO:
         for name, tree in _halves(state.params).items():
             updates, opt_state[name] = self._optimizer.update(_halves(grads)[name], state.opt_state[name])
             params |= jax.tree.map(lambda p, u: p - state.learning_rate * u, tree, updates)
-        metrics["grad_norm"] = optax.global_norm(grads)
+        metrics["grad_norm"] = optax.tree.norm(grads)
         return state._replace(params=params, opt_state=opt_state), metrics
 
     def _loss(self, params: Any, batch: Mapping[str, jax.Array]) -> tuple[jax.Array, dict[str, jax.Array]]:

@@ -57,6 +57,7 @@ class Batch:
     def begin(self, random_ages: bool) -> None:
         """Start the first episode of every env; with `random_ages`, as if it had begun a while ago."""
         self._state = self._unpack(np.zeros_like(self.rows.words))
+        self._draw_episodes()
         self._restart(np.arange(self.shard_size))
         if random_ages:
             self._state = self._set_ages(self._state, self._env_ids)
@@ -65,6 +66,7 @@ class Batch:
         """Prepare `num_steps` env steps, counted from `first_step`; returns the keys for action noise [T, S]."""
         zeros = jnp.zeros_like(self._state.step_totals)
         self._state = self._state._replace(step_totals=zeros, ended_totals=zeros)
+        self._draw_episodes()
         *self._keys, action_keys = self._draw_keys(self._env_ids, np.int32(first_step), num_steps)
         return action_keys
 
@@ -94,16 +96,23 @@ class Batch:
         """Totals [S, columns] of the episodes that have ended since the rollout was opened."""
         return np.asarray(self._state.ended_totals)
 
+    def _draw_episodes(self) -> None:
+        """How the next episode of every env begins: one call for all costs less than one for each that ends."""
+        episodes = np.asarray(self._state.episode) + 1
+        self._episodes = jax.tree.map(np.asarray, self._begin(self._env_ids, episodes, self._curriculum))
+        self._is_drawn = np.ones(self.shard_size, bool)
+
     def _restart(self, index: np.ndarray) -> None:
+        if not self._is_drawn[index].all():  # one has ended twice since the draw
+            self._draw_episodes()
+        self._is_drawn[index] = False
+        qpos, qvel, randomised, task_state = jax.tree.map(lambda x: x[index], self._episodes)
+        self.physics.reset(index, qpos, qvel, randomised)
         size, fields = self._restart_size, self.rows.physics.fields
         for start in range(0, len(index), size):
-            chunk = index[start : start + size]
-            padded = np.resize(chunk, size)
-            ids, episode = self._env_ids[padded], np.asarray(self._state.episode)[padded] + 1
-            qpos, qvel, randomised, task_state = self._begin(ids, episode, self._curriculum)
-            randomised = {name: np.asarray(value) for name, value in randomised.items()}
-            self.physics.reset(chunk, np.asarray(qpos), np.asarray(qvel), randomised)
-            self._state = self._first(self._state, padded, ids, episode, task_state, fields[padded])
+            rows = np.resize(np.arange(start, min(start + size, len(index))), size)  # the last block repeats some
+            states = jax.tree.map(lambda x, rows=rows: x[rows], task_state)
+            self._state = self._first(self._state, index[rows], self._env_ids[index[rows]], states, fields[index[rows]])
 
     # --- pure functions of a batch, compiled once per shape --------------------------------------------------------
 
@@ -121,17 +130,11 @@ class Batch:
 
     @partial(jax.jit, static_argnums=0)
     def _first(
-        self,
-        state: EnvState,
-        index: jax.Array,
-        env_ids: jax.Array,
-        episode: jax.Array,
-        task_state: Any,
-        fields: jax.Array,
+        self, state: EnvState, index: jax.Array, env_ids: jax.Array, task_state: Any, fields: jax.Array
     ) -> EnvState:
         """States with those of the envs `index` replaced by the first of a new episode; the rollout's totals stay."""
         first_state = jax.vmap(self.env.first_state, in_axes=(None, 0, 0, 0, 0))
-        first = first_state(self._seed_key, env_ids, episode, task_state, fields)
+        first = first_state(self._seed_key, env_ids, state.episode[index] + 1, task_state, fields)
         new = jax.tree.map(lambda old, value: old.at[index].set(value), state, first)
         return new._replace(ended_totals=state.ended_totals, step_totals=state.step_totals)
 

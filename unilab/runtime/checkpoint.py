@@ -44,6 +44,8 @@ class Checkpoint:
         Raises:
             CheckpointError: names, shapes or dtypes differ; the message names the first difference.
         """
+        if part not in self.parts:
+            raise CheckpointError(f"{self.folder} has no part {part!r}; it has {sorted(self.parts)}")
         arrays, expected = self.parts[part], named_leaves(template)
         missing, surplus = sorted(set(expected) - set(arrays)), sorted(set(arrays) - set(expected))
         if missing or surplus:
@@ -107,12 +109,8 @@ def load_checkpoint(run: Path, which: str = "latest") -> Checkpoint:
     numbers = _numbers(root)
     if not numbers:
         raise CheckpointError(f"{run} has no checkpoint; a run folder holds checkpoints/<iteration>/manifest.json")
-    if which == "best":
-        best = root / "best.json"
-        return read_checkpoint(
-            root / f"{json.loads(best.read_text())['iteration']:09d}" if best.exists() else numbers[-1]
-        )
-    return read_checkpoint(numbers[-1])
+    best = _best(root) if which == "best" else None
+    return read_checkpoint(root / best if best else numbers[-1])
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -144,11 +142,24 @@ def _numbers(root: Path) -> list[Path]:
     return sorted(path for path in root.glob("[0-9]*") if path.is_dir()) if root.is_dir() else []
 
 
+def _best(root: Path) -> str | None:
+    """Folder name of the best checkpoint, or None while none is marked."""
+    pointer = root / "best.json"
+    if not pointer.exists():
+        return None
+    try:
+        return f"{json.loads(pointer.read_text())['iteration']:09d}"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{pointer} cannot be read ({type(error).__name__}: {error})") from None
+
+
 def _prune(root: Path) -> None:
-    best = root / "best.json"
-    kept = {f"{json.loads(best.read_text())['iteration']:09d}"} if best.exists() else set()
+    try:
+        best = _best(root)
+    except CheckpointError:
+        return  # whichever was best must not be lost
     for path in _numbers(root)[:-KEPT]:
-        if path.name not in kept:
+        if path.name != best:
             shutil.rmtree(path)
 
 
