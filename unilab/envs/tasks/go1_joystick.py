@@ -82,10 +82,10 @@ class Go1JoystickFlat(Task):
     episode_s: float = 10.0
     rewards: dict[str, float] = field(
         default_factory=lambda: {
-            "tracking_lin_vel": 2.0,
-            "tracking_yaw_rate": 1.0,
-            "lin_vel_error": -1.0,
-            "yaw_rate_error": -0.4,
+            "tracking_lin_vel": 1.75,
+            "tracking_yaw_rate": 1.25,
+            "lin_vel_error": -0.9,
+            "yaw_rate_error": -0.5,
             "lin_vel_z": -1.0,
             "ang_vel_xy": -0.05,
             "orientation": -2.0,
@@ -96,7 +96,7 @@ class Go1JoystickFlat(Task):
             "gait": 0.5,
             "swing_height": -0.8,
             "slip": -0.05,
-            "fall": -30.0,
+            "fall": -15.0,
         }
     )
     physics_dt: float = 0.01
