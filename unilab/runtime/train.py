@@ -23,7 +23,7 @@ from unilab.runtime.display import Display, QuietDisplay
 from unilab.runtime.learner import Learner
 from unilab.runtime.metrics import RunLog, machine, versions, write_json
 from unilab.runtime.plan import Plan
-from unilab.runtime.run import algorithm_from, create_run, default_folder, spaces_to_json
+from unilab.runtime.run import create_run, default_folder, spaces_to_json
 from unilab.runtime.stop import Stopped, StopRequest
 from unilab.runtime.threads import set_learner_threads
 
@@ -80,7 +80,7 @@ class Training:
         self.plan, self.config, self.folder, self.display = plan, plan.config, folder, display
         self.learner = Learner(plan.algorithm, self.config.seed)
         if self.config.init_from is not None:
-            _, other, _ = algorithm_from(load_checkpoint(Path(self.config.init_from), "best"))
+            other = load_checkpoint(Path(self.config.init_from), "best").tree("algorithm", self.learner.state)
             self.learner.state = plan.algorithm.policy_from(self.learner.state, other)
         self.curriculum = plan.initial_curriculum()
         self.digest = RollingDigest() if self.config.digest else None
@@ -139,8 +139,7 @@ class Training:
             wait_s = total_s - (collected - start) - learn_s - row.get("time/evaluate_s", 0.0)
             row |= {"time/collect_s": collect_s, "time/learn_s": learn_s, "time/wait_s": wait_s}
             row["env_steps_per_s"] = config.env_steps_per_iteration / total_s
-            self._record(row)
-            if callback(row):
+            if callback(self._record(row)):
                 return
             stop.check()
 
@@ -180,7 +179,8 @@ class Training:
         row = {f"eval/{name}": value for name, value in self.evaluation.items()}
         return row | {"time/evaluate_s": time.perf_counter() - start}
 
-    def _record(self, row: Row) -> None:
+    def _record(self, row: Row) -> Row:
+        """Write and show a row; returns it with its place in the run."""
         head = {
             "iteration": self.iteration,
             "env_steps": self.iteration * self.config.env_steps_per_iteration,
@@ -192,6 +192,7 @@ class Training:
         self.display.update(row)
         if time.perf_counter() - self._last_checkpoint > self.config.checkpoint_every_s:
             self._save()
+        return row
 
     def _save(self) -> None:
         facts = {

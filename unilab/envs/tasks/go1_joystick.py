@@ -26,6 +26,7 @@ FOOT_RADIUS = 0.023  # [m]
 TRUNK, LAST_FOOT = 1, -1  # numbers of a body and of a geom, the same in the coarse and the fine model
 LEG_PHASE = np.array([0.0, np.pi, np.pi, 0.0], np.float32)  # trot: diagonal legs swing together
 COMMAND_LIMITS = np.array([1.5, 0.8, 1.2], np.float32)  # |vx|, |vy| [m/s], |yaw rate| [rad/s]
+SAFE_KNEE_HEIGHT = 0.08  # [m]
 COMMAND_DRAWS = 5  # uniform numbers behind a command: its values, whether it is zero, and for how long it holds
 
 MIRRORED_LEGS = [1, 0, 3, 2]
@@ -89,7 +90,8 @@ class Go1JoystickFlat(Task):
             "lin_vel_z": -1.0,
             "ang_vel_xy": -0.05,
             "orientation": -2.0,
-            "base_height": -20.0,
+            "base_height": -100.0,
+            "low_knee": -1.0,
             "torque": -2e-4,
             "action_rate": -0.01,
             "pose": -0.05,
@@ -191,7 +193,8 @@ class Go1JoystickFlat(Task):
     ) -> tuple[Go1State, dict[str, jax.Array], jax.Array, dict[str, Any]]:
         up, velocity, yaw_rate = _up(physics), _body_velocity(physics), physics.qvel[5]
         height, foot_pos, contact = physics.qpos[2], _foot_pos(physics), _contact(physics)
-        fallen = (up[2] < 0.5) | (height < 0.14) | (jnp.min(_knee_height(physics)) < 0.02)
+        knee_height = _knee_height(physics)
+        fallen = (up[2] < 0.5) | (height < 0.14) | (jnp.min(knee_height) < 0.02)
 
         is_stepping = self._is_stepping(state)
         swing = jnp.sin(state.phase + LEG_PHASE) * is_stepping  # > 0: the foot should be in the air
@@ -210,6 +213,7 @@ class Go1JoystickFlat(Task):
             "ang_vel_xy": jnp.sum(jnp.square(physics.qvel[3:5])),
             "orientation": jnp.sum(jnp.square(up[:2])),
             "base_height": jnp.square(height - WANTED_HEIGHT),
+            "low_knee": jnp.sum(jnp.maximum(1.0 - knee_height / SAFE_KNEE_HEIGHT, 0.0)),
             "torque": jnp.sum(jnp.square(physics.actuator_force)),
             "action_rate": jnp.sum(jnp.square(action - state.last_action)),
             "pose": jnp.sum(jnp.square(physics.qpos[7:] - HOME)) * jnp.where(is_stepping > 0, 1.0, 10.0),
