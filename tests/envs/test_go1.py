@@ -234,6 +234,7 @@ def mirrored_state(state: Go1State) -> Go1State:
     """The mirror image of the task's state: half a gait cycle exchanges the sides."""
     return state._replace(
         command=state.command * jnp.array([1, -1, -1]),
+        target=state.target * jnp.array([1, -1, -1]),
         phase=state.phase + jnp.pi,
         last_action=JOINTS(state.last_action),
         kick=state.kick * jnp.array([1, -1]),
@@ -261,8 +262,9 @@ def test_a_mirrored_robot_behaves_like_the_mirror_image(coarse: mujoco.MjModel) 
         data.qpos[7:] = HOME + rng.uniform(-0.2, 0.2, 12)
         data.qvel[:] = rng.uniform(-0.3, 0.3, 18)
         state = calm_state(
-            command=jnp.array([0.5, 0.3, -0.4]), last_action=jnp.asarray(rng.uniform(-1, 1, 12), jnp.float32),
-            command_age=jnp.int32(10), foot_pos=jnp.asarray(rng.uniform(-0.2, 0.2, (4, 3)), jnp.float32),
+            command=jnp.array([0.5, 0.3, -0.4]), target=jnp.array([0.4, 0.1, -0.3]), command_age=jnp.int32(10),
+            last_action=jnp.asarray(rng.uniform(-1, 1, 12), jnp.float32),
+            foot_pos=jnp.asarray(rng.uniform(-0.2, 0.2, (4, 3)), jnp.float32),
         )  # fmt: skip
         action = jnp.asarray(rng.uniform(-0.5, 0.5, 12), jnp.float32)
         results = []
@@ -287,10 +289,11 @@ def test_a_mirrored_robot_behaves_like_the_mirror_image(coarse: mujoco.MjModel) 
 
 
 def test_commands_fill_their_range(resets: Any) -> None:
-    """Commands are uniform within +-1.5 m/s, +-0.8 m/s and +-1.2 rad/s; a tenth of them is exactly zero."""
+    """Commands are uniform within +-1.5 m/s, +-0.8 m/s and +-1.2 rad/s; the wanted share is exactly zero."""
     command = np.asarray(resets[2].command)
     is_zero = ~command.any(axis=1)
-    assert abs(is_zero.mean() - TASK.zero_command_share) < 4 * np.sqrt(0.1 * 0.9 / len(command))
+    share = TASK.zero_command_share
+    assert abs(is_zero.mean() - share) < 4 * np.sqrt(share * (1 - share) / len(command))
     limits = np.array([1.5, 0.8, 1.2])
     moving = command[~is_zero] / limits
     assert np.abs(moving).max() <= 1.0

@@ -26,6 +26,7 @@ FOOT_RADIUS = 0.023  # [m]
 TRUNK, LAST_FOOT = 1, -1  # numbers of a body and of a geom, the same in the coarse and the fine model
 LEG_PHASE = np.array([0.0, np.pi, np.pi, 0.0], np.float32)  # trot: diagonal legs swing together
 COMMAND_LIMITS = np.array([1.5, 0.8, 1.2], np.float32)  # |vx|, |vy| [m/s], |yaw rate| [rad/s]
+RAMP_S = 1.0  # time in which the target goes from one end of the commands to the other [s]
 SAFE_KNEE_HEIGHT = 0.08  # [m]
 COMMAND_DRAWS = 5  # uniform numbers behind a command: its values, whether it is zero, and for how long it holds
 
@@ -38,6 +39,8 @@ class Go1State(NamedTuple):
 
     command: jax.Array
     """vx, vy [m/s] in the body's frame, and yaw rate [rad/s]."""
+    target: jax.Array
+    """The command as it is to be followed: a change is spread over up to a second, so that no foot has to slip."""
     command_age: jax.Array
     """Env steps since the command was drawn, int32."""
     command_steps: jax.Array
@@ -171,6 +174,7 @@ class Go1JoystickFlat(Task):
         middle = jnp.float32(sum(self.friction) / 2)
         state = Go1State(
             command=command,
+            target=jnp.zeros(3),
             command_age=jnp.int32(0),
             command_steps=command_steps,
             phase=2 * jnp.pi * phase[0],
@@ -203,7 +207,7 @@ class Go1JoystickFlat(Task):
         height_error = jnp.where(is_swing, (foot_pos[:, 2] - wanted_height) / self.swing_height, 0.0)
         foot_speed = jnp.linalg.norm(foot_pos[:, :2] - state.foot_pos[:, :2], axis=-1) / self.control_dt
         foot_speed = jnp.where(state.command_age > 0, foot_speed, 0.0)  # no earlier position right after a reset
-        lin_error, yaw_error = state.command[:2] - velocity[:2], state.command[2] - yaw_rate
+        lin_error, yaw_error = state.target[:2] - velocity[:2], state.target[2] - yaw_rate
         terms = {
             "tracking_lin_vel": tracking(lin_error, 0.25),
             "tracking_yaw_rate": tracking(yaw_error, 0.25),
@@ -226,23 +230,26 @@ class Go1JoystickFlat(Task):
 
         # The first second of a command is the time to get there; it does not count as error.
         counts = (state.command_age * self.control_dt >= 1.0).astype(jnp.float32)
+        lin_miss, yaw_miss = state.command[:2] - velocity[:2], state.command[2] - yaw_rate
         metrics = {
-            "lin_vel_error": (jnp.linalg.norm(lin_error), counts),
-            "ang_vel_error": (jnp.abs(yaw_error), counts),
-            "tracking_lin": tracking(lin_error, 0.25),
-            "tracking_yaw": tracking(yaw_error, 0.25),
+            "lin_vel_error": (jnp.linalg.norm(lin_miss), counts),
+            "ang_vel_error": (jnp.abs(yaw_miss), counts),
+            "tracking_lin": tracking(lin_miss, 0.25),
+            "tracking_yaw": tracking(yaw_miss, 0.25),
         }
         return self._next_state(state, action, foot_pos, key), terms, fallen, metrics
 
     def _next_state(self, state: Go1State, action: jax.Array, foot_pos: jax.Array, key: jax.Array) -> Go1State:
         draws, push, angle, speed = _split(jax.random.uniform(key, (COMMAND_DRAWS + 3,)), COMMAND_DRAWS, 1, 1, 1)
         command, command_steps = self._make_command(draws)
+        largest_change = 2.0 * COMMAND_LIMITS * self.control_dt / RAMP_S
         is_over = state.command_age + 1 >= state.command_steps
         is_pushed = push[0] < self.control_dt / self.push_every_s
         angle = 2 * jnp.pi * angle[0]
         kick = self.push_speed * speed * jnp.stack([jnp.cos(angle), jnp.sin(angle)]) * is_pushed * float(self.pushes)
         return state._replace(
             command=jnp.where(is_over, command, state.command),
+            target=state.target + jnp.clip(state.command - state.target, -largest_change, largest_change),
             command_age=jnp.where(is_over, 0, state.command_age + 1),
             command_steps=jnp.where(is_over, command_steps, state.command_steps),
             phase=jnp.mod(state.phase + 2 * jnp.pi * self.gait_hz * self.control_dt, 2 * jnp.pi),
@@ -253,7 +260,7 @@ class Go1JoystickFlat(Task):
 
     def _is_stepping(self, state: Go1State) -> jax.Array:
         """1 while the gait goes on: under a command to move, and in the first second of one to stand still."""
-        is_slowing = state.command_age * self.control_dt < 1.0
+        is_slowing = state.command_age * self.control_dt < RAMP_S
         return ((jnp.linalg.norm(state.command) > 0.1) | is_slowing).astype(jnp.float32)
 
     def _make_command(self, draws: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -275,6 +282,7 @@ class Go1JoystickFlat(Task):
         known = jnp.concatenate([
             state.last_action,
             state.command,
+            state.target,
             jnp.stack([jnp.cos(state.phase), jnp.sin(state.phase)]) * is_stepping,
         ])  # fmt: skip
         hidden = jnp.concatenate([
@@ -292,7 +300,12 @@ class Go1JoystickFlat(Task):
 
     def mirror(self) -> dict[str, Mirror]:
         measured = [Mirror.of([-1, 1, -1]), Mirror.of([1, -1, 1]), Mirror.of([1, -1, 1]), JOINT_MIRROR, JOINT_MIRROR]
-        known = [JOINT_MIRROR, Mirror.of([1, -1, -1]), Mirror.of([-1, -1])]  # half a gait cycle exchanges the sides
+        known = [
+            JOINT_MIRROR,
+            Mirror.of([1, -1, -1]),
+            Mirror.of([1, -1, -1]),
+            Mirror.of([-1, -1]),
+        ]  # half a gait cycle exchanges the sides
         legs = Mirror.of([1, 1, 1, 1], MIRRORED_LEGS)
         hidden = [Mirror.of([1, 1]), legs, legs, Mirror.of([1, -1])]
         return {
