@@ -23,7 +23,6 @@ def test_ppo_learns_to_hold_a_block_in_the_middle(tmp_path: Path) -> None:
     )  # fmt: skip
     result = train(config, tmp_path / "run")
     first = read_metrics(result.run)[1]["episode/return_mean"]
-    print("first", first, "last", result.evaluation)
     assert result.evaluation["return_mean"] > 70.0
     assert result.evaluation["termination_rate"] < 0.1
     assert first < 50.0

@@ -123,7 +123,7 @@ class Go1JoystickFlat(Task):
     fields: ClassVar = ("qpos", "qvel", "sensordata", "actuator_force")
     termination_metric: ClassVar = "fall_rate"
     train_defaults: ClassVar = {
-        "ppo": {"steps": 10_000_000, "num_envs": 512, "eval_every": 2_000_000, "algo.entropy_weight": 0.002},
+        "ppo": {"steps": 8_000_000, "num_envs": 512, "eval_every": 2_000_000, "algo.entropy_weight": 0.002},
     }
 
     def model(self, fine: bool = False) -> mujoco.MjSpec:
