@@ -59,7 +59,7 @@ def held() -> Counter[str]:
     return things
 
 
-def wait_until(condition: Callable[[], bool], what: str, patience_s: float = 90.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, patience_s: float = 240.0) -> None:
     """Wait for something that another process does; the patience only ends a test that hangs."""
     deadline = time.monotonic() + patience_s
     while not condition():

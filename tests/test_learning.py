@@ -11,7 +11,7 @@ from unilab.runtime.train import train
 
 @pytest.mark.learning
 @pytest.mark.process
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("nothing_left")
 def test_ppo_learns_to_hold_a_block_in_the_middle(tmp_path: Path) -> None:
     """Within 60,000 env steps PPO keeps a block near the middle of its rail, where an untrained policy drifts away."""
