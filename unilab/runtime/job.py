@@ -17,7 +17,7 @@ from unilab.runtime.bank import Bank, rows_of
 from unilab.runtime.layout import batch_row_shapes
 from unilab.runtime.memory import Memory
 from unilab.runtime.plan import Plan
-from unilab.runtime.ring import TOTALS, Ring
+from unilab.runtime.ring import Ring
 from unilab.runtime.snapshots import Snapshots
 
 
@@ -143,6 +143,3 @@ class JobRunner:
     def _act_deterministic(self, policy: Any, state: EnvState) -> Any:
         action = self.algorithm.act_deterministic(policy, state.obs)
         return action, jax.vmap(self.plan.evaluation_env.control)(state, action)
-
-
-__all__ = ["TOTALS", "Job", "JobRunner", "Report"]

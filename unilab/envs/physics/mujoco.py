@@ -13,7 +13,7 @@ from itertools import pairwise
 import mujoco
 import numpy as np
 
-from unilab.envs.physics.base import FieldSpec, PhysicsRows, field_specs
+from unilab.envs.physics.base import PhysicsRows, field_specs
 from unilab.envs.task import Delta
 
 STATE = mujoco.mjtState.mjSTATE_INTEGRATION
@@ -204,6 +204,3 @@ def _state_slices(model: mujoco.MjModel) -> dict[str, slice]:
         slices[mujoco.mjtState(1 << bit).name.removeprefix("mjSTATE_").lower()] = slice(start, start + size)
         start += size
     return slices
-
-
-__all__ = ["FieldSpec", "MujocoPhysics"]
