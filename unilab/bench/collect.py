@@ -7,6 +7,7 @@ replayed states are compared with the recorded ones bit for bit, so it is the sa
 
 from __future__ import annotations
 
+import copy
 import statistics
 import time
 from dataclasses import replace
@@ -101,7 +102,8 @@ class ReplayingRunner(JobRunner):
 
     def __init__(self, plan: Plan, memories: dict[str, Memory]) -> None:
         super().__init__(plan, memories)
-        self._replicas = [mujoco.MjData(plan.model) for _ in range(plan.shard_size)]
+        model = self.batch.physics.model
+        self._replicas = [(copy.copy(model), mujoco.MjData(model)) for _ in range(plan.shard_size)]
 
     def run(self, job: Job) -> Report:
         if job.kind != "replay":
@@ -134,18 +136,17 @@ class ReplayingRunner(JobRunner):
     def _replay(self, before: np.ndarray, after: np.ndarray, model_rows: np.ndarray) -> float:
         """Seconds in `mj_step` alone. Everything else happens outside the timed loop."""
         physics, step, seconds = self.batch.physics, mujoco.mj_step, 0.0
-        pairs = list(zip(physics.models, self._replicas, strict=True))
         state = np.empty(before.shape[2])
         for t in range(len(before)):
-            for env, (model, data) in enumerate(pairs):
+            for env, (model, data) in enumerate(self._replicas):
                 if t == 0 or not np.array_equal(model_rows[t, env], model_rows[t - 1, env]):
-                    physics.load_model(env, model_rows[t, env])
+                    physics.write_model(model, model_rows[t, env])
                 mujoco.mj_setState(model, data, before[t, env], STATE)
             start = time.perf_counter()
-            for model, data in pairs:
+            for model, data in self._replicas:
                 step(model, data, physics.substeps)
             seconds += time.perf_counter() - start
-            for env, (model, data) in enumerate(pairs):
+            for env, (model, data) in enumerate(self._replicas):
                 mujoco.mj_getState(model, data, state, STATE)
                 if not np.array_equal(state, after[t, env], equal_nan=True):
                     raise RuntimeError(

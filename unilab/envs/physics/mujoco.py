@@ -1,7 +1,9 @@
 """The default back end: upstream MuJoCo, one `mj_step` call per env and control step.
 
 One `MjData` serves all envs of a shard: `mj_setState` and `mj_getState` around each control step cost about a
-microsecond, are bit-equal to one `MjData` per env, and leave everything that an env needs in its row.
+microsecond, are bit-equal to one `MjData` per env, and leave everything that an env needs in its row. One `MjModel`
+serves them too: what randomisation changed is copied into it before each env's step. That costs less than a model of
+its own per env, whose hundred kilobytes would have to come from memory each time.
 """
 
 from __future__ import annotations
@@ -76,34 +78,40 @@ class MujocoPhysics:
         self.model_size = sum(sizes) + int(self._needs_set_const)  # the last column is stat.meaninertia
 
         self.data = mujoco.MjData(self.model)
+        self._stat = self.model.stat  # looking it up costs more than setting a number in it
         self._scratch_model = copy.copy(self.model)
         self._scratch_data = mujoco.MjData(self.model)
-        self.models = [copy.copy(self.model) if randomised else self.model for _ in range(num_envs)]
-        self._model_views = [self._views(each) for each in self.models]
         self._scratch_views = self._views(self._scratch_model)
         self._nominal = [np.array(view) for view in self._views(self.model)]
+        self._patch = Patch(self._views(self.model), num_envs)
 
         derived = [spec for spec in self.field_specs if spec.is_delta or spec.name not in ("qpos", "qvel")]
         self._reads = [(spec, np.zeros((num_envs, spec.stop - spec.start))) for spec in derived]
-        self._sources = [np.atleast_1d(getattr(self.data, spec.name)).reshape(-1) for spec, _ in self._reads]
-        self._targets = [list(buffer) for _, buffer in self._reads]
+        sources = [np.atleast_1d(getattr(self.data, spec.name)).reshape(-1) for spec, _ in self._reads]
+        buffers = [buffer for _, buffer in self._reads]
+        self._copies = [
+            [(buffer[env], source) for buffer, source in zip(buffers, sources, strict=True)] for env in range(num_envs)
+        ]
         self._last_slices = _slices([buffer.shape[1] if spec.is_delta else 0 for spec, buffer in self._reads])
         self.last_size = self._last_slices[-1].stop if self._reads else 0
 
     def attach(self, rows: PhysicsRows) -> None:
         self.rows = rows
         self._state_rows = list(rows.state)
-        for env in range(len(self.models)) if self._randomised else ():
-            self.load_model(env, rows.model[env])
+        self._load_models(slice(None))
 
     def reset(
         self, index: np.ndarray, qpos: np.ndarray, qvel: np.ndarray, randomised: Mapping[str, np.ndarray]
     ) -> None:
+        model = self.model
+        for k, env in enumerate(index) if self._randomised else ():
+            self.rows.model[env] = self._model_row({name: randomised[name][k] for name in self._randomised})
+        self._load_models(index)
         for k, env in enumerate(index):
-            if self._randomised:
-                self.rows.model[env] = self._model_row({name: randomised[name][k] for name in self._randomised})
-                self.load_model(env, self.rows.model[env])
-            model = self.models[env]
+            for target, source in self._patch.copies[env]:
+                np.copyto(target, source)
+            if self._mean_inertias:
+                self._stat.meaninertia = self._mean_inertias[env]
             mujoco.mj_resetData(model, self.data)
             self.data.qpos[:] = qpos[k]
             self.data.qvel[:] = qvel[k]
@@ -111,27 +119,33 @@ class MujocoPhysics:
             if self._needs_rne_post:
                 mujoco.mj_rnePostConstraint(model, self.data)
             mujoco.mj_getState(model, self.data, self._state_rows[env], STATE)
-            for target, source in zip(self._targets, self._sources, strict=True):
-                np.copyto(target[env], source)
+            for target, source in self._copies[env]:
+                np.copyto(target, source)
         self._collect_fields(index, is_reset=True)
 
     def step(self, controls: Mapping[str, np.ndarray]) -> np.ndarray:
         self.apply(controls)
-        data, substeps = self.data, self.substeps
+        model, data, substeps, stat, mean_inertias = (
+            self.model, self.data, self.substeps, self._stat, self._mean_inertias
+        )  # fmt: skip
         set_state, step, get_state, copyto = mujoco.mj_setState, mujoco.mj_step, mujoco.mj_getState, np.copyto
-        reads = list(zip(self._targets, self._sources, strict=True))
         data.warning.number[:] = 0
         warnings = memoryview(data.warning.number)  # live counters of this one MjData
         bad_qpos, bad_qvel, bad_qacc, bad_ctrl = UNSTABLE
         unstable, seen = [], 0
-        for env, (model, row) in enumerate(zip(self.models, self._state_rows, strict=True)):
+        envs = zip(self._state_rows, self._patch.copies, self._copies, strict=True)
+        for env, (row, model_copies, field_copies) in enumerate(envs):
+            for target, source in model_copies:
+                copyto(target, source)
+            if mean_inertias:
+                stat.meaninertia = mean_inertias[env]
             set_state(model, data, row, STATE)
             step(model, data, substeps)
             if self._needs_rne_post:
                 mujoco.mj_rnePostConstraint(model, data)
             get_state(model, data, row, STATE)
-            for target, source in reads:
-                copyto(target[env], source)
+            for target, source in field_copies:
+                copyto(target, source)
             count = warnings[bad_qpos] + warnings[bad_qvel] + warnings[bad_qacc] + warnings[bad_ctrl]
             if count != seen:
                 unstable.append(env)
@@ -167,12 +181,17 @@ class MujocoPhysics:
     def _views(self, model: mujoco.MjModel) -> list[np.ndarray]:
         return [getattr(model, name).reshape(-1) for name in self._model_fields]
 
-    def load_model(self, env: int, row: np.ndarray) -> None:
-        """Give an env's model the fields of a row [model_size]."""
-        for view, columns in zip(self._model_views[env], self._model_slices, strict=True):
+    def write_model(self, model: mujoco.MjModel, row: np.ndarray) -> None:
+        """Give a copy of the model the fields of a row [model_size]."""
+        for view, columns in zip(self._views(model), self._model_slices, strict=True):
             np.copyto(view, row[columns])
         if self._needs_set_const:
-            self.models[env].stat.meaninertia = row[-1]
+            model.stat.meaninertia = row[-1]
+
+    def _load_models(self, index: np.ndarray | slice) -> None:
+        """Take over the model rows of the envs `index`."""
+        self._patch.load(index, self.rows.model, self._model_slices)
+        self._mean_inertias = self.rows.model[:, -1].tolist() if self._needs_set_const else []
 
     def _model_row(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
         """Row of model fields for one episode: the randomised ones and all that follows from them [model_size]."""
@@ -187,6 +206,48 @@ class MujocoPhysics:
         for view, columns in zip(self._scratch_views, self._model_slices, strict=True):
             row[columns] = view
         return row
+
+
+class Patch:
+    """Values of some arrays of one mjModel for each of `num_envs` envs, to be copied into it in few pieces.
+
+    `copies[env]` lists what to copy: pairs of (target, source).
+
+    All arrays of an mjModel lie in one block of memory. Those that are close to each other are copied as one piece,
+    with what lies between them, since a call costs more than a kilobyte.
+
+    Args:
+        arrays: views of the arrays, float64.
+        num_envs: number of envs.
+    """
+
+    LARGEST_GAP = 256  # float64 numbers
+
+    def __init__(self, arrays: Sequence[np.ndarray], num_envs: int) -> None:
+        starts = [array.__array_interface__["data"][0] // 8 for array in arrays]
+        order = sorted((i for i, array in enumerate(arrays) if array.size), key=lambda i: starts[i])
+        pieces: list[list[int]] = []
+        for i in order:
+            last = pieces[-1][-1] if pieces else None
+            if last is not None and starts[i] - starts[last] - arrays[last].size <= self.LARGEST_GAP:
+                pieces[-1].append(i)
+            else:
+                pieces.append([i])
+        self.copies: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(num_envs)]
+        self._places: list[tuple[int, np.ndarray]] = []
+        for piece in pieces:
+            start, last = starts[piece[0]], piece[-1]
+            size = starts[last] + arrays[last].size - start
+            target = np.lib.stride_tricks.as_strided(arrays[piece[0]], (size,), (8,))
+            table = np.tile(target, (num_envs, 1))
+            self._places += [(i, table[:, starts[i] - start : starts[i] - start + arrays[i].size]) for i in piece]
+            for copies, source in zip(self.copies, table, strict=True):
+                copies.append((target, source))
+
+    def load(self, index: np.ndarray | slice, rows: np.ndarray, slices: Sequence[slice]) -> None:
+        """Take the envs' values from `rows` [S, n], where array i lies in the columns `slices[i]`."""
+        for i, columns in self._places:
+            columns[index] = rows[index, slices[i]]
 
 
 def _slices(sizes: Sequence[int]) -> list[slice]:
