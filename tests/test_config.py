@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from typing import Any
@@ -119,6 +120,25 @@ def test_bad_values_are_named(name: str) -> None:
     """A value that is not allowed is refused with the field, the value and what is allowed."""
     with pytest.raises(ValueError, match=rf"{name} is {BAD[name]!r}; allowed: \w+"):
         tiny_config(**{name: BAD[name]})
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(data=st.data())
+def test_any_value_anywhere_is_read_or_refused(data: st.DataObject) -> None:
+    """A configuration with any JSON value in place of one of its own: it is read, or a ValueError."""
+    content = make_config("CartpoleSwingup").to_json()
+    part = data.draw(st.sampled_from([None, "task", "algo"]))
+    target = content if part is None else content[part]
+    name = data.draw(st.sampled_from(sorted(target)) | st.text(max_size=5))
+    target[name] = data.draw(JSON)
+    with contextlib.suppress(ValueError):
+        json.dumps(Config.from_json(content).to_json(), allow_nan=False)
 
 
 def test_not_a_number_is_refused() -> None:

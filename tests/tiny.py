@@ -12,6 +12,7 @@ import numpy as np
 
 from unilab.config import Config, make_config
 from unilab.envs.task import Mirror, Physics, Task
+from unilab.runtime.display import QuietDisplay
 from unilab.runtime.job import Job, JobRunner
 from unilab.runtime.memory import Memory
 from unilab.runtime.plan import Plan
@@ -99,6 +100,19 @@ def tiny_config(task: Task | None = None, **changes: Any) -> Config:
 def tiny_plan(task: Task | None = None, **changes: Any) -> Plan:
     """The plan of `tiny_config`."""
     return Plan.of(tiny_config(task, **changes).resolved())
+
+
+class Messages(QuietDisplay):
+    """A display that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.texts.append(text)
+
+    def warn(self, text: str) -> None:
+        self.texts.append(text)
 
 
 FREE = {"limit": 1e9, "wind": 0.0, "noise": 0.0}  # a Slider on which nothing ever terminates

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from unilab.envs.task import Mirror, Physics, Task, delta
     from unilab.runtime.display import make_display
     from unilab.runtime.evaluate import evaluate
+    from unilab.runtime.resume import resume
     from unilab.runtime.run import load_policy
     from unilab.runtime.train import Result, train
     from unilab.runtime.video import record_video
@@ -35,6 +36,7 @@ _MODULES = {
     "make_config": "unilab.config",
     "make_display": "unilab.runtime.display",
     "record_video": "unilab.runtime.video",
+    "resume": "unilab.runtime.resume",
     "train": "unilab.runtime.train",
 }
 
@@ -53,6 +55,7 @@ __all__ = [
     "make_config",
     "make_display",
     "record_video",
+    "resume",
     "train",
 ]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import difflib
 import json
+import math
 import os
 import typing
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from typing import Any, Literal
 from unilab.algos.registry import ALGORITHMS, config_class
 from unilab.envs.registry import find_task, task_source
 from unilab.envs.task import Task
+from unilab.names import closest
 
 MAX_SHARD_SIZE = 256
 MIN_SHARDS = 4
@@ -37,9 +39,14 @@ class Config:
         eval_every: env steps between two evaluations. Default: a tenth of `steps`.
         eval_episodes: episodes of an evaluation.
         eval_seed: seed of the evaluations; the same episodes are met every time.
+        horizon_steps: env steps over which schedules such as that of the step size run. Default: `steps`.
         checkpoint_every_s: seconds between two checkpoints; has no effect on results.
+        hang_after_s: seconds without any progress after which a worker is killed and replaced; no effect on results.
+        max_unstable_share: a rollout in which more than this share of the envs became unstable ends the run.
         init_from: run folder whose policy the training starts from.
         digest: print and record a digest of all rollouts and weights.
+        deterministic: on a GPU, let the learner use only operations whose results never vary, which are slower. On a
+            CPU they never do.
         job_order: "shuffled" hands out jobs in random order; results must not change.
     """
 
@@ -55,21 +62,31 @@ class Config:
     eval_every: int | None = None
     eval_episodes: int = 128
     eval_seed: int = 1_000_003
+    horizon_steps: int | None = None
     checkpoint_every_s: float = 60.0
+    hang_after_s: float = 60.0
+    max_unstable_share: float = 0.1
     init_from: str | None = None
     digest: bool = False
+    deterministic: bool = False
     job_order: Literal["in_order", "shuffled"] = "in_order"
 
     def __post_init__(self) -> None:
+        hints = typing.get_type_hints(Config)
+        for name in (f.name for f in dataclasses.fields(self) if f.name not in ("task", "algo")):
+            object.__setattr__(self, name, _checked(name, getattr(self, name), hints[name]))
+        _require_finite({"algo": dataclasses.asdict(self.algo), "task": dataclasses.asdict(self.task)})
         for name, least in (("steps", 1), ("num_envs", 1), ("eval_episodes", 1), ("seed", 0), ("eval_seed", 0)):
             _require(name, getattr(self, name), getattr(self, name) >= least, f"at least {least}")
         for name in ("seed", "eval_seed"):
             _require(name, getattr(self, name), getattr(self, name) < 2**32, "less than 2^32")
-        for name, least in (("workers", 0), ("learner_threads", 1), ("eval_every", 1)):
+        for name, least in (("workers", 0), ("learner_threads", 1), ("eval_every", 1), ("horizon_steps", 1)):
             value = getattr(self, name)
             _require(name, value, value is None or value >= least, f"at least {least}")
         _require("lag", self.lag, self.lag in (None, 0, 1), "0 or 1")
-        _require("checkpoint_every_s", self.checkpoint_every_s, self.checkpoint_every_s > 0, "greater than 0")
+        for name in ("checkpoint_every_s", "hang_after_s"):
+            _require(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a number greater than 0")
+        _require("max_unstable_share", self.max_unstable_share, 0 <= self.max_unstable_share <= 1, "0 to 1")
         _require("job_order", self.job_order, self.job_order in ("in_order", "shuffled"), "in_order or shuffled")
         size = self.shard_size
         _require(
@@ -96,6 +113,11 @@ class Config:
     def iterations(self) -> int:
         """Passes of the main loop: `steps` rounded up to whole rollouts."""
         return -(-self.steps // self.env_steps_per_iteration)
+
+    @property
+    def horizon_iterations(self) -> int:
+        """Passes of the main loop over which schedules run."""
+        return -(-(self.horizon_steps or self.steps) // self.env_steps_per_iteration)
 
     def resolved(self, on_accelerator: bool = False) -> Config:
         """This configuration with every `None` replaced by the value it stands for."""
@@ -218,17 +240,11 @@ def replace(config: Any, /, **changes: Any) -> Any:
     return {**config, **own} if isinstance(config, dict) else dataclasses.replace(config, **own)
 
 
-def closest(name: str, allowed: Any) -> str:
-    """The end of an error message: the nearest valid names, or all of them."""
-    near = difflib.get_close_matches(name, list(allowed), n=3, cutoff=0.5)
-    return f"did you mean {', '.join(near)}?" if near else f"allowed: {', '.join(map(str, allowed))}"
-
-
 def load_json(text: str) -> Any:
     """JSON value of a text, with a ValueError of one line."""
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"not valid JSON: {error}") from None
 
 
@@ -264,10 +280,38 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
             _, item_hint = typing.get_args(option)
             return {str(k): _checked(f"{name}.{k}", v, item_hint) for k, v in value.items()}
         if origin is float and isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
+            with contextlib.suppress(OverflowError):
+                if math.isfinite(value):
+                    return float(value)
+            continue
+        if origin is int and hasattr(value, "__index__") and not isinstance(value, bool):
+            return int(value)
         if isinstance(value, origin) and (origin is bool or not isinstance(value, bool)):
             return value
-    raise ValueError(f"{name} is {value!r}; expected {getattr(hint, '__name__', hint)}")
+    raise ValueError(f"{name} is {value!r}; allowed: {' or '.join(_words(option) for option in options)}")
+
+
+WORDS = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a text", type(None): "none"}
+
+
+def _words(option: Any) -> str:
+    """What may stand for a value of a type, for people."""
+    items = typing.get_args(option)
+    if typing.get_origin(option) is Literal:
+        return " or ".join(map(str, items))
+    if typing.get_origin(option) is tuple:
+        inner = items[:1] if Ellipsis in items else items
+        return f"a list of {' and '.join(_words(item) for item in inner)}"
+    return WORDS.get(option, "an object" if typing.get_origin(option) is dict else str(option))
+
+
+def _require_finite(values: Mapping[str, Any], prefix: str = "") -> None:
+    """Refuse infinite settings and those that are no number: JSON could not keep them."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            _require_finite(value, f"{prefix}{name}.")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{prefix}{name} is {value}; allowed: a finite number")
 
 
 def _require(name: str, value: Any, is_valid: bool, allowed: str) -> None:

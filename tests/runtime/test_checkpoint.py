@@ -8,18 +8,22 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from unilab.runtime import checkpoint as checkpoint_module
 from unilab.runtime.checkpoint import (
     KEPT,
     SCHEMA,
     CheckpointError,
+    _own_sum,
     load_checkpoint,
     mark_best,
     read_checkpoint,
     save_checkpoint,
 )
-from unilab.runtime.determinism import named_leaves
+from unilab.runtime.digest import named_leaves
+from unilab.runtime.errors import SaveError
 
 TREE = {
     "params": [jnp.arange(6.0).reshape(2, 3), jnp.int32(3)],
@@ -67,7 +71,9 @@ def empty(folder: Path) -> None:
 
 def newer(folder: Path) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps(manifest | {"schema": SCHEMA + 1}))
+    del manifest["own_sha256"]
+    manifest["schema"] = SCHEMA + 1
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"own_sha256": _own_sum(manifest)}))
 
 
 DAMAGE = {
@@ -152,7 +158,7 @@ def test_a_failed_write_leaves_the_earlier_ones(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setattr(Path, "rename", no_rename)
     else:
         monkeypatch.setattr(checkpoint_module, "_write_synced", full_disk)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(SaveError, match=r"checkpoint 3 cannot be written \(No space left"):
         save(tmp_path, 3)
     assert checkpoints(tmp_path) == [1, 2]
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2
@@ -201,11 +207,62 @@ def test_a_damaged_best_pointer_is_named(tmp_path: Path, content: str) -> None:
     assert load_checkpoint(tmp_path, "latest").manifest["iteration"] == 2
 
 
+def test_the_one_before_a_damaged_checkpoint_is_used(tmp_path: Path) -> None:
+    """Damaged newest checkpoints are passed over, newest first, and told of."""
+    for iteration in (1, 2, 3):
+        folder = save(tmp_path, iteration)
+        if iteration == 1:
+            mark_best(tmp_path, 1)
+    flip(folder)
+    empty(tmp_path / "checkpoints" / "000000002")
+    loaded = load_checkpoint(tmp_path)
+    assert loaded.manifest["iteration"] == 1
+    assert ["000000003" in loaded.damaged[0], "000000002" in loaded.damaged[1]] == [True, True]
+
+
+def test_a_newer_schema_is_not_passed_over(tmp_path: Path) -> None:
+    """A checkpoint of a newer unilab is whole: an older one in its place would silently lose work."""
+    save(tmp_path, 1)
+    newer(save(tmp_path, 2))
+    with pytest.raises(CheckpointError, match="it was written by another version"):
+        load_checkpoint(tmp_path)
+
+
+@given(data=st.data())
+def test_no_damage_goes_unnoticed(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """Any file of a checkpoint with bytes changed, cut off or added: a CheckpointError, and never anything else."""
+    run = tmp_path_factory.mktemp("run")
+    folder = save(run, 3)
+    path = data.draw(st.sampled_from(sorted(folder.iterdir())))
+    content = path.read_bytes()
+    start = data.draw(st.integers(0, len(content)))
+    stop = data.draw(st.integers(start, min(len(content), start + 20)))
+    changed = content[:start] + data.draw(st.binary(max_size=20)) + content[stop:]
+    path.write_bytes(changed)
+    if path.suffix == ".json" and _means_the_same(content, changed):
+        return
+    if changed == content:
+        read_checkpoint(folder)
+    else:
+        with pytest.raises(CheckpointError):
+            read_checkpoint(folder)
+
+
+def _means_the_same(a: bytes, b: bytes) -> bool:
+    """Whether two manifests differ in white space at most."""
+    try:
+        return bool(json.loads(a) == json.loads(b))
+    except ValueError:
+        return False
+
+
 def test_a_left_over_temporary_folder_is_no_checkpoint(tmp_path: Path) -> None:
     """What a killed writer left behind is not taken for a checkpoint."""
     save(tmp_path, 1)
     left = tmp_path / "checkpoints" / f".000000002.{os.getpid()}.tmp"
     left.mkdir()
     (left / "manifest.json").write_text("{}")
+    (tmp_path / "checkpoints" / f".best.json.{os.getpid()}.tmp").write_text("{")
     assert load_checkpoint(tmp_path).manifest["iteration"] == 1
     assert read_checkpoint(save(tmp_path, 2)).manifest["iteration"] == 2
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["000000001", "000000002"]

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,18 @@ import numpy as np
 import psutil
 import pytest
 from conftest import wait_until
-from tiny import SETTINGS, Slider, SliderState, tiny_config, tiny_plan
+from tiny import SETTINGS, Messages, Slider, SliderState, tiny_config, tiny_plan
 
+from unilab.envs.physics.mujoco import MujocoPhysics
 from unilab.envs.task import Physics
+from unilab.runtime import pool as pool_module
+from unilab.runtime.checkpoint import load_checkpoint
 from unilab.runtime.collector import Collector
+from unilab.runtime.errors import WorkerError
 from unilab.runtime.job import Job, JobRunner
 from unilab.runtime.memory import Memory
-from unilab.runtime.pool import InlinePool, ProcessPool, WorkerError
-from unilab.runtime.train import train
+from unilab.runtime.pool import InlinePool, ProcessPool
+from unilab.runtime.train import ready_plan, train, train_plan
 
 PATIENCE_S = 5.0  # what a process gets to notice that it should end
 LONG_ROLLOUT: dict[str, Any] = {"num_envs": 4, "shard_size": 4, "algo.rollout_steps": 200_000, "steps": 800_000}
@@ -74,20 +79,10 @@ def begun(collector: Collector, plan: Any) -> Collector:
 
 
 @pytest.fixture(scope="module")
-def inline_digest(tmp_path_factory: pytest.TempPathFactory) -> str:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Digest of a training without worker processes."""
     config = tiny_config(digest=True, workers=0, lag=1)
     return train(config, tmp_path_factory.mktemp("inline") / "run").summary["digest"]
-
-
-@pytest.mark.process
-@pytest.mark.timeout(300)
-@pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_number_of_workers_changes_nothing(tmp_path: Path, inline_digest: str, workers: int) -> None:
-    """With any number of workers a training's rollouts and weights have the same bits as without processes."""
-    order = "shuffled" if workers == 3 else "in_order"
-    config = tiny_config(digest=True, workers=workers, lag=1, job_order=order)
-    assert train(config, tmp_path / "run").summary["digest"] == inline_digest
 
 
 @pytest.mark.process
@@ -105,8 +100,8 @@ def test_a_failure_in_a_worker_shows_its_traceback_and_envs(tmp_path: Path) -> N
 @pytest.mark.process
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("nothing_left")
-def test_a_busy_worker_uses_one_core_and_its_death_is_reported() -> None:
-    """A worker in a rollout burns about one core's time; when it is killed, the error names signal, job and envs."""
+def test_a_busy_worker_uses_one_core() -> None:
+    """A worker in a rollout burns about one core's time; the pool can be closed in the middle of it."""
     plan = tiny_plan(workers=1, **LONG_ROLLOUT)
     with Collector(plan) as collector:
         begun(collector, plan).schedule.start_rollout(0)
@@ -117,27 +112,112 @@ def test_a_busy_worker_uses_one_core_and_its_death_is_reported() -> None:
         time.sleep(1.5)
         cores = (sum(worker.cpu_times()[:2]) - cpu) / (time.monotonic() - start)
         assert not first_obs[-1].any(), "the rollout was over too soon to tell"
-        worker.send_signal(signal.SIGKILL)
-        with pytest.raises(
-            WorkerError, match=r"worker 0 \(pid \d+\) was killed by SIGKILL while rollout 0, shard 0, .*envs 0 to 3"
-        ):
-            collector.schedule.finish_rollout(0)
     assert 0.0 < cores < 1.3
+
+
+FAULTS = {
+    "Faulty": (1, "was killed by SIGKILL"),
+    "Twice": (2, "was killed by SIGKILL"),
+    "All": (2, "was killed by SIGKILL"),
+    "Segfaults": (1, "was killed by SIGSEGV"),
+    "Exits": (1, "ended with exit code 3"),
+    "Hangs": (1, "made no progress for 2 s or more, was killed"),
+    "Begins": (1, "was killed by SIGKILL"),
+    "Evaluates": (1, "was killed by SIGKILL"),
+}
 
 
 @pytest.mark.process
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("nothing_left")
-def test_death_of_an_idle_worker_is_reported() -> None:
-    """A worker that is killed while it waits is noticed when the next job is due."""
-    plan = tiny_plan(workers=1)
-    with Collector(plan) as collector:
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_lost_worker_changes_nothing(tmp_path: Path, undisturbed: str, fault: str) -> None:
+    """Workers that are killed, crash, leave or hang in a rollout are replaced; the bits stay, and it is told."""
+    count, how = FAULTS[fault]
+    config = tiny_config(digest=True, workers=2, lag=1, hang_after_s=2.0 if fault == "Hangs" else 60.0)
+    display = Messages()
+    result = train_plan(replace(ready_plan(config), runner=f"faults:{fault}"), tmp_path / "run", display=display)
+    assert result.summary["digest"] == undisturbed
+    assert result.summary["replaced_workers"] == count
+    assert (tmp_path / "run" / "log.txt").read_text().count("it is replaced") == count
+    told = [text for text in display.texts if "it is replaced" in text]
+    assert len(told) == count
+    job = {"Begins": "begin 0", "Evaluates": "evaluate 1"}.get(fault, "rollout 1")
+    assert any(how in text and f"{job}, shard 0" in text for text in told)
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("is_out_of_memory", [False, True])
+def test_a_job_that_kills_three_workers_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_out_of_memory: bool
+) -> None:
+    """The error names rollout, shard and signal, and memory if the kernel says so; the last checkpoint is there."""
+    kills = iter(range(10**6))
+    monkeypatch.setattr(pool_module, "oom_kills", lambda: next(kills) if is_out_of_memory else 0)
+    plan = replace(ready_plan(tiny_config(workers=1)), runner="faults:Always")
+    with pytest.raises(WorkerError) as caught:
+        train_plan(plan, tmp_path / "run")
+    message = str(caught.value)
+    assert re.match(r"worker 0 \(pid \d+\) was killed by SIGKILL while rollout 1, shard 0, .*\(envs 0 to 1\)", message)
+    assert message.endswith("it was the last of 3 workers that ended there")
+    assert ("probably out of memory" in message) == is_out_of_memory
+    assert load_checkpoint(tmp_path / "run").manifest["iteration"] == 0
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("nothing_left")
+def test_workers_killed_at_the_start_or_while_idle_are_replaced() -> None:
+    """A worker that is killed before it is ready, and one that is killed while it waits, are replaced."""
+    plan = tiny_plan(workers=2)
+    told: list[str] = []
+    with Collector(plan, report=told.append) as collector:
+        for pid in collector.pool.pids:  # type: ignore[attr-defined]
+            os.kill(pid, signal.SIGKILL)
         begun(collector, plan)
-        process = psutil.Process(collector.pool.pids[0])  # type: ignore[attr-defined]
+        idle = next(worker for worker in collector.pool._workers if worker.is_ready)  # type: ignore[attr-defined]
+        process = psutil.Process(idle.process.pid)
         process.send_signal(signal.SIGKILL)
         wait_until(lambda: process.status() == psutil.STATUS_ZOMBIE, "the worker's end")
-        with pytest.raises(WorkerError, match="was killed by SIGKILL"):
-            collect(collector)
+        collect(collector)
+        assert np.isfinite(collector.ring.rollout(0)["reward"]).all()
+        assert collector.pool.replaced == 3
+    assert [text.partition(" while ")[2].partition(";")[0] for text in told] == ["starting", "starting", "waiting"]
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("nothing_left")
+def test_without_exact_state_a_worker_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a back end whose state is not whole, a lost worker ends the run with an error that says why."""
+    monkeypatch.setattr(MujocoPhysics, "exact_state", False)
+    plan = tiny_plan(workers=1)
+    with Collector(plan) as collector:
+        os.kill(collector.pool.pids[0], signal.SIGKILL)  # type: ignore[attr-defined]
+        with pytest.raises(WorkerError, match="cannot be replaced: this physics back end"):
+            begun(collector, plan)
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+def test_a_worker_that_cannot_be_ended_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that survives SIGKILL could still write, so its job is not handed out again, and that is told."""
+    plan = tiny_plan(workers=1, hang_after_s=0.2, **LONG_ROLLOUT)
+
+    def never(timeout: float) -> int:
+        raise subprocess.TimeoutExpired("worker", timeout)
+
+    with pytest.raises(WorkerError, match="not even by SIGKILL"), Collector(plan) as collector:  # noqa: PT012
+        begun(collector, plan).schedule.start_rollout(0)
+        process = collector.pool._workers[0].process  # type: ignore[attr-defined]
+        collector.pool._workers[0].known_kinds.add("rollout")  # type: ignore[attr-defined]
+        process.send_signal(signal.SIGSTOP)
+        really_wait = process.wait
+        monkeypatch.setattr(process, "wait", never)
+        collector.schedule.finish_rollout(0)
+    really_wait()
 
 
 @pytest.mark.process
@@ -145,10 +225,11 @@ def test_death_of_an_idle_worker_is_reported() -> None:
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("task", [Slider(), Heavy()])
 def test_a_worker_that_cannot_start_is_reported(monkeypatch: pytest.MonkeyPatch, task: Slider) -> None:
-    """A worker process that ends before it is ready gives a WorkerError that says so, however large the model is."""
+    """Worker processes that end before they are ready give a WorkerError that says so, however large the model is."""
     plan = tiny_plan(task, workers=1)
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(WorkerError, match="ended with exit code 1 while starting"), Collector(plan) as collector:
+    message = "ended with exit code 1 while starting; it was the last of 3"
+    with pytest.raises(WorkerError, match=message), Collector(plan) as collector:
         begun(collector, plan)
 
 

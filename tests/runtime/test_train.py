@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny import FREE, Slider, tiny_config, tiny_plan
@@ -11,11 +15,12 @@ from tiny import FREE, Slider, tiny_config, tiny_plan
 from unilab.runtime import collector as collector_module
 from unilab.runtime.checkpoint import load_checkpoint
 from unilab.runtime.collector import Collector
-from unilab.runtime.determinism import named_leaves
-from unilab.runtime.learner import Learner, NonFiniteError
+from unilab.runtime.digest import named_leaves
+from unilab.runtime.errors import NonFiniteError
+from unilab.runtime.learner import Learner
 from unilab.runtime.metrics import read_metrics
 from unilab.runtime.plan import Plan
-from unilab.runtime.run import load_policy, read_config
+from unilab.runtime.run import held, load_policy, read_config
 from unilab.runtime.train import Result, train
 
 PER_ITERATION = 64  # env steps
@@ -171,7 +176,70 @@ def test_a_folder_that_holds_a_run_is_refused(finished: Result) -> None:
 
 
 def test_weights_that_explode_end_the_training(tmp_path: Path) -> None:
-    """A loss that is not a number any more is an error that names it, not a run of NaN."""
+    """A loss that is not a number any more is an error that names it; the rollout and the last good state are kept."""
     config = tiny_config(**{"algo.learning_rate": 1e30, "algo.schedule": "constant"})
-    with pytest.raises(NonFiniteError, match=r"train/\w+.* became non-finite in iteration"):
+    with pytest.raises(
+        NonFiniteError, match=r"train/\w+.* became non-finite in iteration (\d+); the rollout is in"
+    ) as caught:
         train(config, tmp_path / "run")
+    iteration = int(str(caught.value).partition("iteration ")[2].partition(";")[0])
+    with np.load(tmp_path / "run" / f"nonfinite-iteration{iteration}.npz") as rollout:
+        assert rollout["reward"].shape == (8, 8)
+    state = load_checkpoint(tmp_path / "run").parts["algorithm"]
+    assert all(np.isfinite(array).all() for array in state.values())
+
+
+def test_a_weight_that_is_not_a_number_is_noticed(plan: Plan) -> None:
+    """Not only losses are looked at: any number of the algorithm's state that is not finite ends the run, by name."""
+    with Collector(plan) as collector:
+        learner = Learner(plan.algorithm, 0)
+        collector.publish(0, learner.snapshot(), {})
+        collector.schedule.begin()
+        collector.schedule.start_rollout(0)
+        collector.schedule.finish_rollout(0)
+        # Adam divides by the root of its second moments: an infinite one moves no weight and shows in no loss.
+        moments = jax.tree_util.tree_map_with_path(
+            lambda path, x: jnp.full_like(x, np.inf) if "nu" in jax.tree_util.keystr(path) else x,
+            learner.state.opt_state,
+        )
+        learner.state = learner.state._replace(opt_state=moments)
+        with pytest.raises(NonFiniteError, match=r"opt_state/.*nu.* became non-finite"):
+            learner.learn(0, collector.ring.rollout(0))
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    """A file in the way, or a read-only folder, is one line before anything else; nothing is left behind."""
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(ValueError, match=r"cannot write into .*; choose another --out"):
+            train(tiny_config(), out)
+    (tmp_path / "closed").mkdir(mode=0o500)
+    if not os.access(tmp_path / "closed", os.W_OK):  # root may write anywhere
+        with pytest.raises(ValueError, match="cannot write into"):
+            train(tiny_config(), tmp_path / "closed")
+        assert not list((tmp_path / "closed").iterdir())
+
+
+def test_an_interrupted_beginning_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped before the first checkpoint: a new folder is gone, one that was there is as it was."""
+
+    def stop(self: Collector, *args: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        self.pool._check()  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(Collector, "publish", stop)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "notes.txt").write_text("mine")
+    for name in ("new", "there"):
+        with pytest.raises(KeyboardInterrupt):
+            train(tiny_config(), tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["notes.txt"]
+
+
+def test_two_trainings_cannot_share_a_folder(tmp_path: Path) -> None:
+    """A folder that another process trains into is refused, even before anything stands in it."""
+    (tmp_path / "run").mkdir()
+    with held(tmp_path / "run"), pytest.raises(ValueError, match="is being trained into by another process"):
+        train(tiny_config(), tmp_path / "run")
+    assert not list((tmp_path / "run").iterdir())

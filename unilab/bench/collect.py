@@ -27,6 +27,7 @@ from unilab.runtime.memory import Memory
 from unilab.runtime.metrics import machine, versions
 from unilab.runtime.plan import Plan
 from unilab.runtime.run import algorithm_from
+from unilab.runtime.unstable import recorded
 
 
 def bench_collect(config: Config, run: Path | None = None, repeats: int = 5, warm_up: int = 3) -> dict[str, Any]:
@@ -100,8 +101,8 @@ def _limit_seconds(collector: Collector, index: int, num_shards: int) -> float:
 class ReplayingRunner(JobRunner):
     """A worker's job runner that also does "replay": a rollout again, recorded, then its physics alone, timed."""
 
-    def __init__(self, plan: Plan, memories: dict[str, Memory]) -> None:
-        super().__init__(plan, memories)
+    def __init__(self, plan: Plan, memories: dict[str, Memory], number: int = 0) -> None:
+        super().__init__(plan, memories, number)
         model = self.batch.physics.model
         self._replicas = [(copy.copy(model), mujoco.MjData(model)) for _ in range(plan.shard_size)]
 
@@ -115,22 +116,14 @@ class ReplayingRunner(JobRunner):
         """Run the rollout of `job` again; states [T, S, n] around each physics call, and model rows [T, S, m]."""
         physics = self.batch.physics
         before, after, model_rows = [], [], []
-        step = physics.step
 
-        def recording_step(controls: Any) -> np.ndarray:
-            rows = physics.rows
-            model_rows.append(rows.model.copy())
-            physics.apply(controls)
-            before.append(rows.state.copy())
-            unstable = step({})
-            after.append(rows.state.copy())
-            return unstable
+        def record(states: np.ndarray, unstable: np.ndarray) -> None:
+            before.append(states)
+            after.append(physics.rows.state.copy())
+            model_rows.append(physics.rows.model.copy())
 
-        physics.step = recording_step  # type: ignore[method-assign]
-        try:
+        with recorded(physics, record):
             super().run(job._replace(kind="rollout"))
-        finally:
-            del physics.step
         return np.array(before), np.array(after), np.array(model_rows)
 
     def _replay(self, before: np.ndarray, after: np.ndarray, model_rows: np.ndarray) -> float:

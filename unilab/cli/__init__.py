@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from unilab.cli.errors import UsageError, report
-from unilab.cli.flags import closest
+from unilab.names import closest
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,11 @@ class Verb:
 VERBS: dict[str, Verb] = {
     "list": Verb("the tasks and algorithms there are", "unilab.cli.listing", "list"),
     "train": Verb("train a policy on a task", "unilab.cli.train", "train TASK"),
+    "resume": Verb("go on with a run, as if it had never stopped", "unilab.cli.resume", "resume RUN"),
     "eval": Verb("measure a trained policy on fresh episodes", "unilab.cli.evaluate", "eval RUN"),
     "video": Verb("film a trained policy", "unilab.cli.video", "video RUN"),
+    "determinism": Verb("prove that a run depends on its seed alone", "unilab.cli.determinism", "determinism TASK"),
+    "replay": Verb("look again at an env that became unstable", "unilab.cli.replay", "replay FILE"),
     "bench": Verb("measure speed beside what the machine allows", "unilab.cli.bench", "bench collect TASK"),
 }
 

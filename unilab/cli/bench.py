@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from unilab.cli.errors import UsageError
-from unilab.cli.flags import HELP, Flag, closest, flags_of, help_text, one_positional, parse, require_at_least
+from unilab.cli.flags import HELP, Flag, help_text, require_at_least
 from unilab.cli.runs import run_folder
+from unilab.cli.tasks import config_and_own
+from unilab.names import closest
 
 MEASUREMENTS = {"collect": "env steps per second that the workers collect, beside the physical limit of the same run"}
 USAGE = "unilab bench collect TASK [flags]"
@@ -34,26 +35,8 @@ def run(args: Sequence[str]) -> int:
 
 
 def _collect(args: Sequence[str]) -> int:
-    from unilab.runtime.threads import set_learner_threads
-
-    set_learner_threads(None)
-    from unilab.config import make_config
-    from unilab.envs.registry import find_task
-
-    task_name = next((arg for arg in args if not arg.startswith("-")), None)
-    if task_name is None:
-        raise UsageError(f"which task? usage: {USAGE}")
-    defaults = make_config(find_task(task_name)())
-    flags = {**FLAGS, **flags_of(defaults)}
-    arguments = parse(args, flags, "unilab bench --help")
-    one_positional(arguments, "task", USAGE)
-    require_at_least(arguments, repeats=1)
-    own = {name: arguments.values.pop(name) for name in FLAGS if name in arguments.values}
-    overrides: dict[str, Any] = {flags[name].field: value for name, value in arguments.values.items()}
-    try:
-        config = make_config(find_task(task_name)(), **overrides)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    config, own = config_and_own(args, FLAGS, USAGE, "unilab bench --help")
+    require_at_least(own, repeats=1)
 
     from unilab.bench.collect import bench_collect
     from unilab.runtime.metrics import write_json

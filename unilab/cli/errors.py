@@ -29,11 +29,8 @@ def report(error: BaseException) -> int:
     if isinstance(error, UsageError):
         _say(_one_line(error))
         return REFUSED
-    if _is_a(error, "unilab.runtime.pool", "WorkerError"):
-        _say(str(error))  # its second part is the traceback of the worker
-        return FAILED
-    if _is_a(error, "unilab.runtime.learner", "NonFiniteError"):
-        _say(_one_line(error))
+    if _is_a(error, "unilab.runtime.errors", "RunError"):
+        _say(str(error))  # a second part is the traceback of a worker
         return FAILED
     if isinstance(error, MemoryError) or (isinstance(error, ValueError) and _is_ours(error)):
         _say(_one_line(error))

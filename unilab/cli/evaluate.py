@@ -27,7 +27,7 @@ def run(args: Sequence[str]) -> int:
         print(help_text(USAGE, ABOUT, FLAGS))
         return 0
     arguments = parse(args, FLAGS, "unilab eval --help")
-    require_at_least(arguments, episodes=1, seed=0, workers=0)
+    require_at_least(arguments.values, episodes=1, seed=0, workers=0)
     folder = run_folder(one_positional(arguments, "run", USAGE))
     values = {name.replace("-", "_"): value for name, value in arguments.values.items()}
     as_json, fine = values.pop("json", False), values.pop("fine_physics", False)

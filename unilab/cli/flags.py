@@ -10,7 +10,7 @@ import difflib
 import textwrap
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -96,15 +96,15 @@ def one_positional(arguments: Arguments, what: str, usage: str) -> str:
     return arguments.positional[0]
 
 
-def require_at_least(arguments: Arguments, **least: int) -> None:
+def require_at_least(values: Mapping[str, Any], **least: int) -> None:
     """Check flags with a smallest value.
 
     Raises:
         UsageError: one is smaller.
     """
     for name, smallest in least.items():
-        if arguments.values.get(name, smallest) < smallest:
-            raise UsageError(f"--{name} is {arguments.values[name]}; allowed: at least {smallest}")
+        if values.get(name, smallest) < smallest:
+            raise UsageError(f"--{name} is {values[name]}; allowed: at least {smallest}")
 
 
 def flags_of(config: Any, prefix: str = "") -> dict[str, Flag]:
@@ -151,12 +151,6 @@ def allowed(hint: Any) -> str:
         else:
             words.append(WORDS.get(option, "a text"))
     return " or ".join(words) if len(words) < 3 else f"{', '.join(words[:-1])} or {words[-1]}"
-
-
-def closest(name: str, names: Iterable[str]) -> str:
-    """The end of an error message: the nearest valid names, or all of them."""
-    near = difflib.get_close_matches(name, list(names), n=2, cutoff=0.5)
-    return f"did you mean {' or '.join(near)}?" if near else f"allowed: {', '.join(names)}"
 
 
 def help_text(usage: str, about: str, flags: Mapping[str, Flag]) -> str:

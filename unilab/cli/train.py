@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from unilab.algos.registry import ALGORITHMS
 from unilab.cli.errors import UsageError
-from unilab.cli.flags import HELP, Flag, closest, flags_of, help_text, parse, require_at_least
+from unilab.cli.flags import HELP, Flag, help_text, require_at_least
 from unilab.cli.runs import figures_table, quoted
-from unilab.envs.registry import TASKS
+from unilab.cli.tasks import ALGO_FLAG, config_and_own, default_config, split_task
 
 if TYPE_CHECKING:
     from unilab.config import Config
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 USAGE = "unilab train TASK [flags]"
 FLAGS = {
-    "algo": Flag(str, f"the algorithm: {', '.join(ALGORITHMS)} (default: ppo)", "NAME"),
+    "algo": ALGO_FLAG,
     "seeds": Flag(int, "train so many seeds, one after the other, into OUT/seed0, ... (default: 1)", "N"),
     "out": Flag(str, "the run folder (default: a new one under runs/)", "DIR"),
     "quiet": Flag(bool, "show no progress"),
@@ -37,69 +36,19 @@ Every setting of the training, the algorithm and the task is a flag too, for ins
 
 def run(args: Sequence[str]) -> int:
     """The verb `train`."""
-    wants_help = bool(set(args) & set(HELP))
-    task_name, rest = _split_task(args)
-    if task_name is None and wants_help:
-        print(help_text(USAGE, ABOUT, FLAGS), MORE, sep="\n")
-        return 0
-    if task_name is None:
-        raise UsageError(f"which task? usage: {USAGE}; TASK is one of {', '.join(TASKS)}, or file.py:Class")
-    algo = _peek(rest, "algo") or "ppo"
-    if algo not in ALGORITHMS and not algo.startswith("-"):
-        raise UsageError(f"unknown algorithm {algo!r}; {closest(algo, ALGORITHMS)}")
-
-    from unilab.runtime.threads import set_learner_threads
-
-    # The first array fixes the number of threads, and a task's file may make arrays when it is imported.
-    threads = _peek(rest, "learner-threads") or ""
-    set_learner_threads(int(threads) if threads.isdecimal() and int(threads) > 0 else None)
-    defaults = _config(task_name, algo, {})
-    if wants_help:
-        return _print_all_flags(task_name, algo, defaults)
-    flags = {**FLAGS, **flags_of(defaults)}
-    arguments = parse(rest, flags, f"unilab train {task_name} --help")
-    if arguments.positional:
-        raise UsageError(f"unexpected argument {arguments.positional[0]!r}; usage: {USAGE}")
-    require_at_least(arguments, seeds=1)
-    own = {name: arguments.values.pop(name) for name in FLAGS if name in arguments.values}
-    config = _config(task_name, algo, {flags[name].field: value for name, value in arguments.values.items()})
+    if set(args) & set(HELP):
+        task_name, rest = split_task(args)
+        return _print_all_flags(task_name, default_config(task_name, rest)) if task_name else _print_help()
+    config, own = config_and_own(args, FLAGS, USAGE, "unilab train TASK --help")
+    require_at_least(own, seeds=1)
     out, is_quiet, wants_video = own.get("out"), own.get("quiet", False), own.get("video", False)
     out = None if out is None else Path(out)
     if own.get("seeds", 1) == 1:
         result = _train(config, out, is_quiet)
-        _show_result(result, wants_video)
+        show_result(result, wants_video)
     else:
         _train_seeds(config, own["seeds"], out, is_quiet, wants_video)
     return 0
-
-
-def _split_task(args: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The task and the other arguments: what looks like a task, else what comes first unless it is a flag."""
-    for position, arg in enumerate(args):
-        if arg in TASKS or ".py:" in arg or (position == 0 and not arg.startswith("-")):
-            return arg, [*args[:position], *args[position + 1 :]]
-    return None, list(args)
-
-
-def _peek(args: Sequence[str], name: str) -> str | None:
-    """The text that will be the value of a flag, which decides how the rest is to be read."""
-    found = None
-    for position, arg in enumerate(args):
-        spelled, equals, attached = arg.partition("=")
-        if spelled.startswith("--") and spelled.removeprefix("--").replace("_", "-") == name:
-            found = attached if equals else next(iter(args[position + 1 :]), None)
-    return found
-
-
-def _config(task_name: str, algo: str, overrides: dict[str, Any]) -> Config:
-    from unilab.config import make_config
-    from unilab.envs.registry import find_task
-
-    task_class = find_task(task_name)
-    try:
-        return make_config(task_class(), algo, **overrides)
-    except ValueError as error:  # also from a task's own checks
-        raise UsageError(str(error)) from error
 
 
 def _train(config: Config, out: Path | None, is_quiet: bool) -> Result:
@@ -149,7 +98,8 @@ def _seeds_table(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-def _show_result(result: Result, wants_video: bool) -> None:
+def show_result(result: Result, wants_video: bool = False) -> None:
+    """Print what a training reached and where it is."""
     from unilab.runtime.display import duration, integer
 
     summary = result.summary
@@ -177,11 +127,16 @@ def _digest(result: Result) -> str:
     return f", digest {result.summary['digest']}" if "digest" in result.summary else ""
 
 
-def _print_all_flags(task_name: str, algo: str, config: Config) -> int:
+def _print_help() -> int:
+    print(help_text(USAGE, ABOUT, FLAGS), MORE, sep="\n")
+    return 0
+
+
+def _print_all_flags(task_name: str, config: Config) -> int:
     """The help of `unilab train TASK`: tyro reads the names, types, defaults and docstrings."""
     import tyro
 
-    own = {"algo": algo, "seeds": 1, "out": None, "quiet": False, "video": False}
+    own = {"algo": config.algo_name, "seeds": 1, "out": None, "quiet": False, "video": False}
     fields: list[Any] = []
     for name, default in own.items():
         hint: Any = FLAGS[name].hint if default is not None else FLAGS[name].hint | None

@@ -52,7 +52,7 @@ class Batch:
         self.physics.attach(rows.physics)
         self._state = self._unpack(np.array(rows.words))
         self._env_ids = np.arange(first_env, first_env + self.shard_size, dtype=np.int32)
-        self._curriculum = curriculum
+        self.curriculum = curriculum
 
     def begin(self, random_ages: bool) -> None:
         """Start the first episode of every env; with `random_ages`, as if it had begun a while ago."""
@@ -75,11 +75,16 @@ class Batch:
         """States of the envs [S, ...], to be handed to the jitted policy."""
         return self._state
 
+    def keys(self, t: int, row: int) -> tuple[jax.Array, jax.Array]:
+        """The random keys of `advance` and of the observation for one env at one step of the rollout."""
+        advance_keys, obs_keys = self._keys
+        return advance_keys[t, row], obs_keys[t, row]
+
     def step(self, t: int, action: Any, controls: dict[str, np.ndarray]) -> Outcome:
         """One env step of every env: physics, `advance`, restart of the ended ones. Returns NumPy arrays [S, ...]."""
         unstable = self.physics.step(controls)
         self._state, outcome = self._advance(
-            self._state, self.rows.physics.fields, unstable, action, *self._keys, np.int32(t), self._curriculum
+            self._state, self.rows.physics.fields, unstable, action, *self._keys, np.int32(t), self.curriculum
         )
         outcome = jax.tree.map(np.asarray, outcome)
         ended = np.flatnonzero(outcome.terminated + outcome.truncated)
@@ -99,7 +104,7 @@ class Batch:
     def _draw_episodes(self) -> None:
         """How the next episode of every env begins: one call for all costs less than one for each that ends."""
         episodes = np.asarray(self._state.episode) + 1
-        self._episodes = jax.tree.map(np.asarray, self._begin(self._env_ids, episodes, self._curriculum))
+        self._episodes = jax.tree.map(np.asarray, self._begin(self._env_ids, episodes, self.curriculum))
         self._is_drawn = np.ones(self.shard_size, bool)
 
     def _restart(self, index: np.ndarray) -> None:

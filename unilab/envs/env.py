@@ -187,6 +187,18 @@ class Env:
         f32 = jnp.float32
         return new_state, Outcome(reward, terminated.astype(f32), truncated.astype(f32), weight.astype(f32), obs)
 
+    def non_finite(
+        self, state: EnvState, fields: jax.Array, action: jax.Array, advance_key: jax.Array, obs_key: jax.Array,
+        curriculum: Any,
+    ) -> list[str]:  # fmt: skip
+        """Names of the outputs of the task's functions that are not finite after a control step."""
+        task_state, terms, _, _ = self.task.advance(state.task, self.physics(fields), action, advance_key, curriculum)
+        obs = self._observe(task_state, fields, obs_key)
+        outputs = {"state": task_state, "reward": dict(terms), "observe": obs}
+        leaves, _ = jax.tree_util.tree_flatten_with_path(outputs)
+        names = ((jax.tree_util.keystr(path, simple=True, separator="/"), jnp.asarray(leaf)) for path, leaf in leaves)
+        return [n for n, x in names if jnp.issubdtype(x.dtype, jnp.floating) and not jnp.isfinite(x).all()]
+
     def physics(self, fields: jax.Array) -> Physics:
         """The task's view of one row of fields [F]."""
         named = {s.key: jnp.reshape(fields[s.start : s.stop], s.shape) for s in self.field_specs}

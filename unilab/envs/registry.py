@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib
 import importlib.util
@@ -11,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
+
+from unilab.names import closest
 
 if TYPE_CHECKING:
     from unilab.envs.task import Task
@@ -24,6 +25,8 @@ class TaskEntry:
     module: str
 
 
+_STANDARD = "unilab.envs.tasks.standard"
+
 TASKS: dict[str, TaskEntry] = {
     "CartpoleSwingup": TaskEntry(
         "swing a pole up by moving its cart, and hold it there", "unilab.envs.tasks.cartpole_swingup"
@@ -31,6 +34,19 @@ TASKS: dict[str, TaskEntry] = {
     "Go1JoystickFlat": TaskEntry(
         "a Unitree Go1 follows velocity commands on flat ground", "unilab.envs.tasks.go1_joystick"
     ),
+    "Ant-v5": TaskEntry("a four-legged robot walks forward", f"{_STANDARD}.ant"),
+    "HalfCheetah-v5": TaskEntry("a planar two-legged runner runs forward", f"{_STANDARD}.half_cheetah"),
+    "Hopper-v5": TaskEntry("a planar one-legged robot hops forward", f"{_STANDARD}.hopper"),
+    "Humanoid-v5": TaskEntry("a humanoid walks forward", f"{_STANDARD}.humanoid"),
+    "HumanoidStandup-v5": TaskEntry("a humanoid gets up from the ground", f"{_STANDARD}.humanoid_standup"),
+    "InvertedDoublePendulum-v5": TaskEntry(
+        "a cart keeps two poles, one on top of the other, upright", f"{_STANDARD}.inverted_double_pendulum"
+    ),
+    "InvertedPendulum-v5": TaskEntry("a cart keeps a pole upright", f"{_STANDARD}.inverted_pendulum"),
+    "Pusher-v5": TaskEntry("an arm of seven joints pushes a cylinder to a goal", f"{_STANDARD}.pusher"),
+    "Reacher-v5": TaskEntry("a planar arm of two links reaches for a point", f"{_STANDARD}.reacher"),
+    "Swimmer-v5": TaskEntry("a snake of three links swims forward", f"{_STANDARD}.swimmer"),
+    "Walker2d-v5": TaskEntry("a planar two-legged robot walks forward", f"{_STANDARD}.walker2d"),
 }
 
 
@@ -41,12 +57,10 @@ def find_task(name: str) -> type[Task]:
         ValueError: there is no such task, file or class.
     """
     if name in TASKS:
-        return getattr(importlib.import_module(TASKS[name].module), name)
+        return getattr(importlib.import_module(TASKS[name].module), _class_name(name))
     path, separator, class_name = name.rpartition(":")
     if not separator or not path.endswith(".py"):
-        near = difflib.get_close_matches(name, TASKS, n=3, cutoff=0.4)
-        hint = f"did you mean {', '.join(near)}?" if near else f"known tasks: {', '.join(TASKS)}"
-        raise ValueError(f"unknown task {name!r}; {hint} (a task of your own: file.py:Class)")
+        raise ValueError(f"unknown task {name!r}; {closest(name, TASKS)} (a task of your own: file.py:Class)")
     if not Path(path).is_file():
         raise ValueError(f"no file {path!r} to take the task {class_name!r} from")
     return _class_in(_import_file(Path(path).resolve()), class_name, path)
@@ -55,10 +69,16 @@ def find_task(name: str) -> type[Task]:
 def task_source(task_class: type[Task]) -> str | None:
     """The name under which `find_task` finds a class again: a registered name or "file.py:Class"; None if it cannot."""
     name, module = task_class.__name__, sys.modules.get(task_class.__module__)
-    if name in TASKS and TASKS[name].module == task_class.__module__:
-        return name
+    for registered, entry in TASKS.items():
+        if (entry.module, _class_name(registered)) == (task_class.__module__, name):
+            return registered
     path = getattr(module, "__file__", None)
     return f"{Path(path).resolve()}:{name}" if path and path.endswith(".py") else None
+
+
+def _class_name(registered: str) -> str:
+    """Name of a registered task's class: without the version."""
+    return registered.partition("-")[0]
 
 
 def _import_file(path: Path) -> ModuleType:

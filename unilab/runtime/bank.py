@@ -22,6 +22,10 @@ class Bank:
             {name: a[generation % GENERATIONS, first : first + size] for name, a in self._memory.arrays.items()}
         )
 
+    def generation(self, number: int) -> dict[str, np.ndarray]:
+        """Views of the rows of all envs in a generation [N, ...], by name."""
+        return {name: array[number % GENERATIONS] for name, array in self._memory.arrays.items()}
+
     def copy_forward(self, generation: int, first: int, size: int) -> BatchRows:
         """Copy rows from `generation` to the next one and return those; the old generation stays as it is."""
         envs = slice(first, first + size)

@@ -1,8 +1,11 @@
 """Checkpoints: folders of safetensors parts with a manifest of checksums, written whole or not at all.
 
-RUN/checkpoints/000000120/manifest.json       what it is, SHA-256 of each part
-                          algorithm.safetensors
-RUN/checkpoints/best.json                     which one evaluated best
+RUN/checkpoints/000000120/manifest.json           what it is, counters, SHA-256 of each part
+                          algorithm.safetensors   weights, optimiser, normalisers
+                          curriculum.safetensors
+                          bank.safetensors        the envs
+                          snapshots.safetensors   the policy versions still in use
+RUN/checkpoints/best.json                         which one evaluated best
 """
 
 from __future__ import annotations
@@ -10,24 +13,31 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from unilab.runtime.determinism import named_leaves
-from unilab.runtime.metrics import write_json
+from unilab.runtime.digest import named_leaves
+from unilab.runtime.errors import SaveError
+from unilab.runtime.metrics import to_plain, write_json
 
-SCHEMA = 1
+SCHEMA = 2
 KEPT = 2  # newest checkpoints that stay, besides the best
 
 
 class CheckpointError(ValueError):
     """A checkpoint is missing, damaged, or belongs to something else."""
+
+
+class NewerSchemaError(CheckpointError):
+    """A checkpoint was written by another version of unilab; it is whole, so an older one is no substitute."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +47,21 @@ class Checkpoint:
     folder: Path
     manifest: dict[str, Any]
     parts: dict[str, dict[str, np.ndarray]]
+    damaged: tuple[str, ...] = ()
+    """What is wrong with newer ones, one line each, for the user to see."""
 
     def tree(self, part: str, template: Any) -> Any:
-        """The pytree of a part, shaped like `template`.
+        """The pytree of a part on the JAX device, shaped like `template`.
+
+        Raises:
+            CheckpointError: as for `arrays`.
+        """
+        arrays = self.arrays(part, template)
+        treedef = jax.tree.structure(template)
+        return jax.tree.unflatten(treedef, [jax.numpy.asarray(arrays[name]) for name in named_leaves(template)])
+
+    def arrays(self, part: str, template: Any) -> dict[str, np.ndarray]:
+        """The arrays of a part on the host, named and shaped like the leaves of `template`.
 
         Raises:
             CheckpointError: names, shapes or dtypes differ; the message names the first difference.
@@ -57,8 +79,7 @@ class Checkpoint:
                     f"{self.folder}: {part}/{name} is {found.dtype}{list(found.shape)}, "
                     f"this configuration needs {leaf.dtype}{list(leaf.shape)}"
                 )
-        treedef = jax.tree.structure(template)
-        return jax.tree.unflatten(treedef, [jax.numpy.asarray(arrays[name]) for name in expected])
+        return arrays
 
 
 def save_checkpoint(run: Path, iteration: int, parts: dict[str, Any], facts: dict[str, Any]) -> Path:
@@ -69,12 +90,26 @@ def save_checkpoint(run: Path, iteration: int, parts: dict[str, Any], facts: dic
         facts: what else the manifest should say.
 
     Raises:
-        OSError: it could not be written; earlier checkpoints are untouched.
+        SaveError: it could not be written; earlier checkpoints are untouched.
     """
-    root = run / "checkpoints"
+    try:
+        return _save(run / "checkpoints", iteration, parts, facts)
+    except OSError as error:
+        raise _save_error(run, iteration, error) from error
+
+
+def _save_error(run: Path, iteration: int, error: OSError) -> SaveError:
+    return SaveError(
+        f"checkpoint {iteration} cannot be written ({error.strerror or error}: {run}); earlier ones are untouched. "
+        f"Make room, then `unilab resume {shlex.quote(str(run))}`"
+    )
+
+
+def _save(root: Path, iteration: int, parts: dict[str, Any], facts: dict[str, Any]) -> Path:
     root.mkdir(exist_ok=True)
+    for leftover in root.glob(".*.tmp"):  # of a process that was killed while it wrote
+        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     final, temporary = root / f"{iteration:09d}", root / f".{iteration:09d}.{os.getpid()}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir()
         sums = {}
@@ -82,11 +117,15 @@ def save_checkpoint(run: Path, iteration: int, parts: dict[str, Any], facts: dic
             data = save({k: np.asarray(v, order="C") for k, v in named_leaves(tree).items()})
             sums[f"{name}.safetensors"] = hashlib.sha256(data).hexdigest()
             _write_synced(temporary / f"{name}.safetensors", data)
-        manifest = {"schema": SCHEMA, "iteration": iteration, "sha256": sums, **facts}
+        manifest = to_plain({"schema": SCHEMA, "iteration": iteration, "sha256": sums, **facts})
+        manifest["own_sha256"] = _own_sum(manifest)
         _write_synced(temporary / "manifest.json", json.dumps(manifest, indent=2).encode())
-        if final.exists():
-            shutil.rmtree(final)
+        _sync(temporary)
+        if final.exists():  # never without a whole one: the old one goes only when the new one has its name
+            final.rename(root / f".{final.name}.{os.getpid()}.old.tmp")
         temporary.rename(final)
+        _sync(root)
+        shutil.rmtree(root / f".{final.name}.{os.getpid()}.old.tmp", ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     _prune(root)
@@ -94,23 +133,63 @@ def save_checkpoint(run: Path, iteration: int, parts: dict[str, Any], facts: dic
 
 
 def mark_best(run: Path, iteration: int) -> None:
-    """Record which checkpoint evaluated best; it will be kept."""
-    write_json(run / "checkpoints" / "best.json", {"iteration": iteration})
+    """Record which checkpoint evaluated best; it will be kept.
+
+    Raises:
+        SaveError: it could not be written.
+    """
+    try:
+        write_json(run / "checkpoints" / "best.json", {"iteration": iteration})
+    except OSError as error:
+        raise _save_error(run, iteration, error) from error
     _prune(run / "checkpoints")
 
 
 def load_checkpoint(run: Path, which: str = "latest") -> Checkpoint:
     """Read the "latest" or "best" checkpoint of a run and check every part.
 
+    The latest is the newest that is whole; `damaged` tells of newer ones.
+
     Raises:
-        CheckpointError: there is none, or it is damaged.
+        CheckpointError: there is none, the best is damaged, or all are.
     """
     root = run / "checkpoints"
-    numbers = _numbers(root)
-    if not numbers:
-        raise CheckpointError(f"{run} has no checkpoint; a run folder holds checkpoints/<iteration>/manifest.json")
+    folders = _numbers(root)
+    if not folders:
+        raise CheckpointError(
+            f"{run} has no checkpoint; a run folder holds checkpoints/<iteration>/manifest.json. If the run was killed "
+            "before its first one, remove it and train anew"
+        )
     best = _best(root) if which == "best" else None
-    return read_checkpoint(root / best if best else numbers[-1])
+    if best:
+        return read_checkpoint(root / best)
+    damaged: list[str] = []
+    for folder in reversed(folders):
+        try:
+            return replace(read_checkpoint(folder), damaged=tuple(damaged))
+        except NewerSchemaError:
+            raise
+        except CheckpointError as error:
+            damaged.append(str(error))
+    raise CheckpointError("; ".join(damaged))
+
+
+def has_checkpoint(run: Path) -> bool:
+    """Whether a run has a checkpoint, whole or not."""
+    return bool(_numbers(run / "checkpoints"))
+
+
+def drop_newer(run: Path, iteration: int, best: int | None) -> None:
+    """Put aside damaged checkpoints after `iteration`, from which a run goes on, and mark `best` as it was then."""
+    root = run / "checkpoints"
+    for folder in _numbers(root):
+        if int(folder.name) > iteration:
+            shutil.rmtree(root / f"{folder.name}.damaged", ignore_errors=True)
+            folder.rename(root / f"{folder.name}.damaged")
+    if best is not None and (root / f"{best:09d}").is_dir():
+        write_json(root / "best.json", {"iteration": best})
+    else:
+        (root / "best.json").unlink(missing_ok=True)
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -121,11 +200,16 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     """
     try:
         manifest = json.loads((folder / "manifest.json").read_text())
-        schema, sums = manifest["schema"], dict(manifest["sha256"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        schema, sums, own_sum = manifest["schema"], dict(manifest["sha256"]), manifest.pop("own_sha256", None)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{folder}: the manifest cannot be read ({type(error).__name__}: {error})") from None
+    if own_sum != _own_sum(manifest):
+        raise CheckpointError(f"{folder}: manifest.json is damaged (its checksum differs)")
     if schema != SCHEMA:
-        raise CheckpointError(f"{folder}: schema {schema}, but this version of unilab reads schema {SCHEMA}")
+        raise NewerSchemaError(
+            f"{folder}: schema {schema}, but this version of unilab reads schema {SCHEMA}; it was written by another "
+            "version of unilab: use that one"
+        )
     parts = {}
     for name, expected in sums.items():
         try:
@@ -134,12 +218,19 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             raise CheckpointError(f"{folder}: {name} cannot be read ({error.strerror})") from None
         if hashlib.sha256(data).hexdigest() != expected:
             raise CheckpointError(f"{folder}: {name} is damaged (its checksum differs from the manifest's)")
-        parts[name.removesuffix(".safetensors")] = load(data)
+        try:
+            parts[name.removesuffix(".safetensors")] = load(data)
+        except SafetensorError as error:
+            raise CheckpointError(f"{folder}: {name} cannot be read ({error})") from None
     return Checkpoint(folder, manifest, parts)
 
 
 def _numbers(root: Path) -> list[Path]:
-    return sorted(path for path in root.glob("[0-9]*") if path.is_dir()) if root.is_dir() else []
+    return sorted(path for path in root.iterdir() if path.name.isdecimal() and path.is_dir()) if root.is_dir() else []
+
+
+def _own_sum(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def _best(root: Path) -> str | None:
@@ -161,6 +252,14 @@ def _prune(root: Path) -> None:
     for path in _numbers(root)[:-KEPT]:
         if path.name != best:
             shutil.rmtree(path)
+
+
+def _sync(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _write_synced(path: Path, data: bytes) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -27,10 +27,14 @@ class Collector:
     Args:
         plan: what is to be collected.
         check: called a few times a second while waiting; may raise to stop.
+        report: told in one line when a worker was replaced.
         poison: fill the shared memory with NaN first (for tests).
     """
 
-    def __init__(self, plan: Plan, check: Callable[[], None] = lambda: None, poison: bool = False) -> None:
+    def __init__(
+        self, plan: Plan, check: Callable[[], None] = lambda: None, report: Callable[[str], None] = lambda text: None,
+        poison: bool = False,
+    ) -> None:  # fmt: skip
         num_workers = plan.config.workers
         assert num_workers is not None
         require_memory(plan, num_workers)
@@ -45,7 +49,7 @@ class Collector:
             self.pool = InlinePool(JobRunner(plan, self._memories), shuffled, check)
         else:
             try:
-                self.pool = ProcessPool(plan, self._memories, num_workers, shuffled, check)
+                self.pool = ProcessPool(plan, self._memories, num_workers, shuffled, check, report)
             except BaseException:
                 self._close_memories()
                 raise
@@ -67,10 +71,34 @@ class Collector:
         figures["episodes"] = int(whole.sum())
         return figures
 
+    def state(self, iteration: int) -> dict[str, dict[str, np.ndarray]]:
+        """All that collecting goes on from after `iteration` passes of the main loop; views, to be copied at once.
+
+        `bank`: the rows from which rollout `iteration` is collected. `snapshots`: the versions that it and later
+        rollouts use. A rollout in flight has changed neither, and will be collected again.
+        """
+        versions = {str(version): self._snapshots.words(version) for version in self._versions(iteration)}
+        return {"bank": self.bank.generation(iteration), "snapshots": versions}
+
+    def restore(self, iteration: int, state: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """Go on from what `state` gave."""
+        for name, rows in self.bank.generation(iteration).items():
+            rows[:] = state["bank"][name]
+        for version in self._versions(iteration):
+            self._snapshots.words(version)[:] = state["snapshots"][str(version)]
+        self.schedule.go_on(iteration)
+
+    def _versions(self, iteration: int) -> range:
+        lag = self._plan.config.lag
+        assert lag is not None
+        return range(max(0, iteration - lag), iteration + 1)
+
     def close(self) -> None:
         """End the workers and give the memory back."""
-        self.pool.close()
-        self._close_memories()
+        try:
+            self.pool.close()
+        finally:
+            self._close_memories()
 
     def _close_memories(self) -> None:
         for memory in self._memories.values():

@@ -34,7 +34,10 @@ class Display(Protocol):
         """Show the numbers of one iteration."""
 
     def message(self, text: str) -> None:
-        """Show one line of text: a warning, a saved checkpoint."""
+        """Show one line of text, such as where the run folder is."""
+
+    def warn(self, text: str) -> None:
+        """Show one line of text that must not be missed."""
 
     def stop(self) -> None:
         """Show the last numbers and let the terminal go. Safe to call twice, and without `start`."""
@@ -51,7 +54,7 @@ def make_display(stream: TextIO | None = None) -> Display:
 
 
 class QuietDisplay:
-    """Shows nothing, not even messages."""
+    """Shows nothing but warnings, on standard error."""
 
     def start(self, title: str, total_env_steps: int) -> None:
         pass
@@ -61,6 +64,9 @@ class QuietDisplay:
 
     def message(self, text: str) -> None:
         pass
+
+    def warn(self, text: str) -> None:
+        print(f"unilab: {text}", file=sys.stderr, flush=True)
 
     def stop(self) -> None:
         pass
@@ -94,6 +100,9 @@ class PlainDisplay:
             self._unprinted = row
 
     def message(self, text: str) -> None:
+        self._print(text)
+
+    def warn(self, text: str) -> None:
         self._print(text)
 
     def stop(self) -> None:
@@ -140,6 +149,9 @@ class LiveDisplay:
             print(text, file=sys.stderr, flush=True)
         else:
             self._live.console.print(text, markup=False, highlight=False)
+
+    def warn(self, text: str) -> None:
+        self.message(text)
 
     def stop(self) -> None:
         live, self._live = self._live, None

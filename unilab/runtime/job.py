@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -19,19 +20,22 @@ from unilab.runtime.memory import Memory
 from unilab.runtime.plan import Plan
 from unilab.runtime.ring import Ring
 from unilab.runtime.snapshots import Snapshots
+from unilab.runtime.unstable import UnstableEnv, describe
 
 
 class Job(NamedTuple):
     """A piece of work that any worker can do: a function of the bank, a snapshot and these numbers.
 
     `begin` starts the first episodes (generation 0 of the bank); `rollout` `number` makes generation number + 1;
-    `evaluate` plays the first episode of each evaluation env of the shard; `replay` is for the benchmark.
+    `evaluate` plays the first episode of each evaluation env of the shard; `replay` is for the benchmark. `attempt`
+    counts the workers that were lost with it; it changes nothing in what the job makes.
     """
 
     kind: Literal["begin", "rollout", "evaluate", "replay"]
     number: int
     shard: int
     version: int
+    attempt: int = 0
 
     def __str__(self) -> str:
         return f"{self.kind} {self.number}, shard {self.shard}, policy version {self.version}"
@@ -39,10 +43,15 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """A finished job."""
+    """A finished job, and the first few envs of a rollout whose numbers broke."""
 
     job: Job
     seconds: float
+    unstable: tuple[UnstableEnv, ...] = ()
+
+
+MAX_RECORDED = 3
+"""Unstable envs that a worker describes; after them it only counts."""
 
 
 class JobRunner:
@@ -51,25 +60,30 @@ class JobRunner:
     Args:
         plan: what the parent and the workers agree on.
         memories: the shared memories by the names in `Layout`.
+        number: of this worker, whose progress word counts the env steps of its shards.
     """
 
-    def __init__(self, plan: Plan, memories: dict[str, Memory]) -> None:
+    def __init__(self, plan: Plan, memories: dict[str, Memory], number: int = 0) -> None:
         self.plan = plan
         self.bank = Bank(memories["bank"])
         self.ring = Ring(memories["ring"])
         self.snapshots = Snapshots(memories["snapshots"], plan.snapshot_packing)
         self._evaluation = memories["evaluation"].arrays["totals"]
+        self._progress = memories["progress"].arrays["steps"][number : number + 1]
         self.algorithm: Algorithm = plan.algorithm
         self.batch = Batch(plan.env, plan.shard_size, plan.config.seed)
         self._policy = jax.jit(self._act)
         self._noise = jax.jit(jax.vmap(jax.vmap(self.algorithm.draw_noise)))
         self._deterministic_policy = jax.jit(self._act_deterministic)
+        self._recordings_left = MAX_RECORDED
 
     def run(self, job: Job) -> Report:
         """Do a job; everything it makes is in shared memory when this returns."""
         start = time.perf_counter()
-        {"begin": self._begin, "rollout": self._rollout, "evaluate": self._evaluate}[job.kind](job)
-        return Report(job, time.perf_counter() - start)
+        self.job = job
+        {"begin": self._begin, "rollout": self.rollout, "evaluate": self._evaluate}[job.kind](job)
+        seconds = time.perf_counter() - start
+        return Report(job, seconds, self._unstable_envs(job) if job.kind == "rollout" else ())
 
     def _begin(self, job: Job) -> None:
         size = self.plan.shard_size
@@ -79,7 +93,8 @@ class JobRunner:
         self.batch.begin(random_ages=True)
         self.batch.close_rollout()
 
-    def _rollout(self, job: Job) -> None:
+    def rollout(self, job: Job, on_step: Callable[[int, EnvState, jax.Array], None] | None = None) -> None:
+        """Collect a rollout; `on_step` is told the step, the states before it and the action."""
         size, num_steps = self.plan.shard_size, self.plan.rollout_steps
         first = job.shard * size
         snapshot = self.snapshots.read(job.version)
@@ -87,12 +102,16 @@ class JobRunner:
         noise = self._noise(self.batch.open_rollout(job.number * num_steps, num_steps))
         columns = self.ring.columns(job.number, first, size)
         for t in range(num_steps):
-            self.step(t, snapshot, noise, columns)
+            state = self.batch.state
+            action = self.step(t, snapshot, noise, columns)
+            if on_step is not None:
+                on_step(t, state, action)
         for target, totals in zip(self.ring.totals(job.number), self.batch.close_rollout(), strict=True):
             target[first : first + size] = totals
 
-    def step(self, t: int, snapshot: Any, noise: jax.Array, columns: dict[str, np.ndarray]) -> None:
-        """One env step of the shard: act, physics, advance; row t of the columns [T, S, ...] is written."""
+    def step(self, t: int, snapshot: Any, noise: jax.Array, columns: dict[str, np.ndarray]) -> jax.Array:
+        """One env step of the shard: act, physics, advance. Row t of the columns [T, S, ...] is written; returns the
+        action [S, A]."""
         obs, action, extras, controls = self._policy(snapshot["policy"], self.batch.state, noise, np.int32(t))
         outcome = self.batch.step(t, action, {name: np.asarray(value) for name, value in controls.items()})
         values = {"action": action, **extras}
@@ -100,6 +119,15 @@ class JobRunner:
         values |= {f"final_obs/{group}": outcome.final_obs[group] for group in self.algorithm.final_groups}
         for name, column in columns.items():
             column[t] = values[name] if name in values else getattr(outcome, name)
+        self._progress += 1
+        return action
+
+    def _unstable_envs(self, job: Job) -> tuple[UnstableEnv, ...]:
+        if not self._recordings_left:
+            return ()
+        found = describe(self, job, self._recordings_left)
+        self._recordings_left -= len(found)
+        return found
 
     def _evaluate(self, job: Job) -> None:
         batch, size = self._evaluation_batch, self.plan.evaluation_shard_size
@@ -113,6 +141,7 @@ class JobRunner:
         for t in range(self.plan.evaluation_env.task.episode_steps):
             action, controls = self._deterministic_policy(snapshot["policy"], batch.state)
             outcome = batch.step(t, action, {name: np.asarray(value) for name, value in controls.items()})
+            self._progress += 1
             has_ended = is_open & (outcome.terminated + outcome.truncated > 0)
             if has_ended.any():
                 totals[has_ended] = batch.ended_totals()[has_ended]

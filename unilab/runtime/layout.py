@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
@@ -17,22 +17,24 @@ GENERATIONS = 2
 
 @dataclass(frozen=True)
 class Layout:
-    """Shapes of the four shared memories.
+    """Shapes of the shared memories.
 
     Attributes:
         bank: rows of all envs in two generations [2, N, ...].
         ring: rollouts [slots, T, N, ...] and totals [slots, N, columns].
         snapshots: packed snapshots [versions kept, words].
         evaluation: totals of the first episode of each evaluation env [episodes, columns].
+        progress: env steps of its shards that each worker has done, a sign of life [workers].
     """
 
     bank: FieldShapes
     ring: FieldShapes
     snapshots: FieldShapes
     evaluation: FieldShapes
+    progress: FieldShapes
 
     def items(self) -> dict[str, FieldShapes]:
-        return {"bank": self.bank, "ring": self.ring, "snapshots": self.snapshots, "evaluation": self.evaluation}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def batch_row_shapes(batch: Batch) -> dict[str, tuple[Any, tuple[int, ...]]]:

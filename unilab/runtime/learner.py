@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from unilab.algos.algorithm import Algorithm
+from unilab.runtime.digest import named_leaves
+from unilab.runtime.errors import NonFiniteError
 
 INIT, UPDATE = 101, 102  # streams of random keys, apart from those of the envs
-
-
-class NonFiniteError(RuntimeError):
-    """A loss or a weight is not a number."""
 
 
 class Learner:
@@ -33,12 +32,13 @@ class Learner:
         # The state is donated; the rollout never is, since on a CPU it lies in memory that the workers share.
         self._update = jax.jit(algorithm.update, donate_argnums=0)
         self._snapshot = jax.jit(algorithm.snapshot)
+        self._is_finite = jax.jit(lambda state: jnp.stack([_is_finite(x) for x in jax.tree.leaves(state)]).all())
 
     def learn(self, iteration: int, rollout: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Update the state from a rollout of fields [T, N, ...]; when this returns, nothing reads the rollout any more.
 
         Raises:
-            NonFiniteError: a metric of the update is not a number.
+            NonFiniteError: a metric of the update, a weight or another number of the new state is not finite.
         """
         key = jax.random.fold_in(jax.random.fold_in(self._key, UPDATE), iteration)
         fields = {name: jax.device_put(array) for name, array in rollout.items()}
@@ -46,10 +46,17 @@ class Learner:
         jax.block_until_ready(self.state)
         numbers = {f"train/{name}": float(value) for name, value in metrics.items()}
         broken = [name for name, value in numbers.items() if not np.isfinite(value)]
+        if not self._is_finite(self.state):
+            broken += [name for name, leaf in named_leaves(self.state).items() if not _is_finite(leaf)]
         if broken:
-            raise NonFiniteError(f"{', '.join(broken)} became non-finite in iteration {iteration}")
+            more = f" and {len(broken) - 5} more" if len(broken) > 5 else ""
+            raise NonFiniteError(f"{', '.join(broken[:5])}{more} became non-finite in iteration {iteration}")
         return numbers
 
     def snapshot(self) -> Any:
         """What a worker needs of the present state."""
         return self._snapshot(self.state)
+
+
+def _is_finite(leaf: Any) -> Any:
+    return jnp.isfinite(leaf).all() if jnp.issubdtype(leaf.dtype, jnp.inexact) else jnp.bool_(True)

@@ -68,6 +68,15 @@ def _anonymous_file(nbytes: int) -> int:
     return fd
 
 
+def oom_kills() -> int:
+    """Processes that the kernel has killed for want of memory, on this machine or in this cgroup, since it started."""
+    count = 0
+    for path in ("/proc/vmstat", "/sys/fs/cgroup/memory.events"):
+        with contextlib.suppress(OSError, ValueError), open(path) as file:
+            count = max(count, *(int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+    return count
+
+
 def available_bytes() -> int:
     """Memory that this process may still take: what the machine has free, or what is left of the cgroup's limit."""
     import psutil

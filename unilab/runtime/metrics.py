@@ -239,6 +239,13 @@ def _version(package: str, fallback: str = "unknown") -> str:
         return fallback
 
 
+def devices() -> dict[str, str]:
+    """What decides bits besides the versions: the type of CPU, and the learner's device."""
+    import jax
+
+    return {"CPU type": _cpu_model(), "learner's device": jax.devices()[0].device_kind}
+
+
 def machine() -> dict[str, Any]:
     """The computer of a run: operating system, CPU type, cores, cores this process may use, memory in bytes."""
     import psutil

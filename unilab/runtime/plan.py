@@ -62,6 +62,11 @@ class Plan:
         assert self.config.shard_size is not None
         return self.config.shard_size
 
+    @cached_property
+    def exact_state(self) -> bool:
+        """Whether the physics goes on from a row of the bank bit for bit, as replacement and resume need."""
+        return Batch(self.env, 1, 0).physics.exact_state
+
     @property
     def num_shards(self) -> int:
         return self.config.num_envs // self.shard_size
@@ -104,7 +109,7 @@ class Plan:
     def algorithm(self) -> Algorithm:
         config = self.config
         assert config.lag is not None
-        horizon = Horizon(config.iterations, config.num_envs, self.rollout_steps, config.lag)
+        horizon = Horizon(config.horizon_iterations, config.num_envs, self.rollout_steps, config.lag)
         return algorithm_class(config.algo_name)(config.algo, self.spaces, horizon)
 
     def initial_curriculum(self) -> Any:
@@ -132,6 +137,7 @@ class Plan:
             ring=ring,
             snapshots={"words": (np.uint32, (config.lag + 2, self.snapshot_packing.size))},
             evaluation={"totals": (np.float32, (config.eval_episodes, evaluation_columns))},
+            progress={"steps": (np.uint64, (max(config.workers or 0, 1),))},
         )
 
     def _step_shapes(self) -> Any:

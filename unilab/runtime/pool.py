@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections import deque
@@ -16,31 +17,41 @@ from typing import Any, Protocol
 
 import cloudpickle
 
+from unilab.runtime.errors import WorkerError
 from unilab.runtime.job import Job, JobRunner, Report
-from unilab.runtime.memory import Memory
+from unilab.runtime.memory import Memory, oom_kills
 from unilab.runtime.plan import Plan
+from unilab.runtime.watch import POLL_S, Watch
 from unilab.runtime.worker import DONE, ENVIRONMENT, FAILED
+
+MAX_LOSSES = 3
+"""Workers that may be lost with one job, or one after the other before they are ready."""
+REAP_S = 10.0
+"""Time that a killed process gets to go."""
+MESSAGE_S = 60
+"""Time that a message through a pipe may take, once it has begun."""
 
 
 class Pool(Protocol):
     """Hands out jobs and reports their end, in whatever order they finish."""
 
+    replaced: int
+    """Workers that were lost and replaced so far."""
+
     def submit(self, job: Job) -> None:
         """Queue a job; it may start at once."""
 
     def wait(self) -> Report:
-        """The next finished job. Raises WorkerError if one failed or a worker died."""
+        """The next finished job. Raises WorkerError if one failed, or its workers died again and again."""
 
     def close(self) -> None:
         """End all workers. Safe to call twice."""
 
 
-class WorkerError(RuntimeError):
-    """A job failed, or its worker died."""
-
-
 class InlinePool:
     """Runs each job in this process, when its report is asked for."""
+
+    replaced = 0
 
     def __init__(self, runner: JobRunner, shuffled: bool = False, check: Callable[[], None] = lambda: None) -> None:
         self._runner, self._check = runner, check
@@ -62,29 +73,56 @@ class InlinePool:
 
 
 class _Worker:
-    """One process with its pipe, and the job that it works on."""
+    """One process with its pipe, and the job that it works on.
 
-    def __init__(self, number: int, plan: bytes, fds: tuple[int, ...]) -> None:
+    Attributes:
+        failed_starts: workers of this number before it that ended one after the other before they were ready.
+    """
+
+    def __init__(self, number: int, blob: bytes, fds: tuple[int, ...], failed_starts: int = 0) -> None:
         ours, theirs = socket.socketpair()
         lifeline_read, self._lifeline = os.pipe()
         inherited = (theirs.fileno(), lifeline_read, *fds)
         environment = os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        command = [sys.executable, "-m", "unilab.runtime.worker", str(theirs.fileno()), str(lifeline_read)]
-        self.process = subprocess.Popen(command, pass_fds=inherited, env=environment, stdin=subprocess.DEVNULL)
+        command = [sys.executable, "-m", "unilab.runtime.worker", str(number), str(theirs.fileno()), str(lifeline_read)]
+        try:
+            self.process = subprocess.Popen(command, pass_fds=inherited, env=environment, stdin=subprocess.DEVNULL)
+        except OSError as error:
+            ours.close()
+            os.close(self._lifeline)
+            raise WorkerError(f"worker {number} cannot be started ({error.strerror or error})") from error
+        finally:
+            theirs.close()
+            os.close(lifeline_read)
         self.number = number
-        theirs.close()
-        os.close(lifeline_read)
+        self.failed_starts = failed_starts
+        for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):  # half a message must not block the parent
+            ours.setsockopt(socket.SOL_SOCKET, direction, struct.pack("ll", MESSAGE_S, 0))
         self.connection = Connection(ours.detach())
         self.job: Job | None = None
         self.is_ready = False
+        self.known_kinds: set[str] = set()
         # If it has ended already, whoever waits for it finds out and says how.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.connection.send_bytes(plan)
+        with contextlib.suppress(OSError):
+            self.connection.send_bytes(blob)
 
-    def ended(self) -> str:
-        """How the process ended, in words."""
-        code = self.process.wait()
-        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    def reap(self, kill: bool = False) -> str:
+        """Wait for the end of a process whose pipe is closed, or `kill` it first; returns how it ended, in words.
+
+        Raises:
+            WorkerError: it does not go away. Its job must not be handed out again, since it could still write.
+        """
+        if not kill:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return _ending(self.process.wait(REAP_S))
+        self.process.kill()
+        try:
+            return _ending(self.process.wait(REAP_S))
+        except subprocess.TimeoutExpired:
+            raise WorkerError(
+                f"worker {self.number} (pid {self.process.pid}) cannot be ended, not even by SIGKILL; the run stops, "
+                "since the process could still write into its shard. Its last checkpoint is whole: `unilab resume`"
+            ) from None
 
     def close(self) -> None:
         self.connection.close()
@@ -96,27 +134,33 @@ class _Worker:
 class ProcessPool:
     """Worker processes on this machine; a job goes to whichever worker is free.
 
+    A worker that dies or hangs is replaced, and its job is run again from the bank, with the same result.
+
     Args:
         plan: what the workers need to know.
         memories: the shared memories, passed on by descriptor.
         num_workers: number of processes.
         shuffled: hand out queued jobs in random order instead of first come, first served.
         check: called while waiting, a few times a second; may raise to stop.
+        report: told of each replacement in one line.
     """
 
     def __init__(
         self, plan: Plan, memories: dict[str, Memory], num_workers: int, shuffled: bool = False,
-        check: Callable[[], None] = lambda: None,
+        check: Callable[[], None] = lambda: None, report: Callable[[str], None] = lambda text: None,
     ) -> None:  # fmt: skip
         fds = {name: memory.fd for name, memory in memories.items()}
-        blob = _pickled((plan, fds), type(plan.config.task))
-        self._plan, self._check = plan, check
+        self._blob, self._fds = _pickled((plan, fds), type(plan.config.task)), tuple(fds.values())
+        self._plan, self._check, self._report = plan, check, report
         self._jobs: deque[Job] = deque()
         self._random = random.Random(0) if shuffled else None
+        self._watch = Watch(memories["progress"].arrays["steps"], plan.config.hang_after_s)
+        self._oom_kills = oom_kills()
+        self.replaced = 0
         self._workers: list[_Worker] = []
         try:
             for number in range(num_workers):
-                self._workers.append(_Worker(number, blob, tuple(fds.values())))
+                self._workers.append(_Worker(number, self._blob, self._fds))
         except BaseException:
             self.close()
             raise
@@ -136,46 +180,76 @@ class ProcessPool:
         while True:
             self._check()
             by_connection = {worker.connection: worker for worker in self._workers}
-            for connection in wait(list(by_connection), timeout=0.2):
+            for connection in wait(list(by_connection), timeout=POLL_S):
                 report = self._receive(by_connection[connection])  # type: ignore[index]
                 self._hand_out()
                 if report is not None:
                     return report
+            self._replace_hung()
 
     def _receive(self, worker: _Worker) -> Report | None:
         try:
             kind, content = worker.connection.recv()
-        except (EOFError, ConnectionResetError):
-            raise WorkerError(self._death(worker)) from None
+        except (EOFError, OSError):  # the pipe is closed, perhaps in the middle of a message
+            self._replace(worker, worker.reap())
+            return None
         if kind == FAILED:
             job, text = content
             raise WorkerError(f"worker {worker.number} failed in {self._where(job)}\n{text}")
         worker.is_ready = True
         if kind != DONE:
             return None
+        assert worker.job is not None
+        worker.known_kinds.add(worker.job.kind)
         worker.job = None
         return content
-
-    def _death(self, worker: _Worker) -> str:
-        what = self._where(worker.job) if worker.job else "waiting" if worker.is_ready else "starting"
-        return f"worker {worker.number} (pid {worker.process.pid}) {worker.ended()} while {what}"
-
-    def _where(self, job: Job | None) -> str:
-        if job is None:
-            return "starting"
-        first = job.shard * self._plan.shard_size
-        return f"{job} (envs {first} to {first + self._plan.shard_size - 1})"
 
     def _hand_out(self) -> None:
         for worker in self._workers:
             if self._jobs and worker.is_ready and worker.job is None:
                 if self._random:
                     self._jobs.rotate(self._random.randrange(len(self._jobs)))
-                worker.job = self._jobs.popleft()
-                try:
-                    worker.connection.send(worker.job)
-                except (BrokenPipeError, ConnectionResetError):
-                    raise WorkerError(self._death(worker)) from None
+                # To a worker that has just died the message is lost; `wait` learns of the death from the pipe.
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    worker.connection.send(self._jobs[0])
+                    worker.job = self._jobs.popleft()
+
+    def _replace_hung(self) -> None:
+        busy = [(w.number, w.job, w.job.kind not in w.known_kinds) for w in self._workers if w.job]
+        for number in self._watch.suspects(busy):
+            worker = self._workers[number]
+            worker.reap(kill=True)
+            self._replace(worker, f"made no progress for {self._plan.config.hang_after_s:g} s or more, was killed")
+            self._hand_out()
+
+    def _replace(self, worker: _Worker, how: str) -> None:
+        """Start another worker in place of one that is gone, and queue its job again.
+
+        Raises:
+            WorkerError: it must not be replaced, or has been too often.
+        """
+        what = self._where(worker.job) if worker.job else "waiting" if worker.is_ready else "starting"
+        death = f"worker {worker.number} (pid {worker.process.pid}) {how} while {what}"
+        before, self._oom_kills = self._oom_kills, oom_kills()
+        if "SIGKILL" in how and self._oom_kills > before:
+            death += "; probably out of memory, since the kernel has just killed a process for that"
+        if not self._plan.exact_state:
+            raise WorkerError(f"{death}; it cannot be replaced: this physics back end does not give its full state")
+        failed_starts = 0 if worker.is_ready else worker.failed_starts + 1
+        if failed_starts == MAX_LOSSES or (worker.job and worker.job.attempt + 1 == MAX_LOSSES):
+            raise WorkerError(f"{death}; it was the last of {MAX_LOSSES} workers that ended there")
+        worker.close()
+        if worker.job:
+            self._jobs.appendleft(worker.job._replace(attempt=worker.job.attempt + 1))
+        self._workers[worker.number] = _Worker(worker.number, self._blob, self._fds, failed_starts)
+        self.replaced += 1
+        self._report(f"{death}; it is replaced, and results do not change")
+
+    def _where(self, job: Job | None) -> str:
+        if job is None:
+            return "starting"
+        first = job.shard * self._plan.shard_size
+        return f"{job} (envs {first} to {first + self._plan.shard_size - 1})"
 
     def close(self) -> None:
         for worker in self._workers:
@@ -185,8 +259,13 @@ class ProcessPool:
                 worker.process.wait(timeout=1.0)
             except subprocess.TimeoutExpired:
                 worker.process.kill()
-                worker.process.wait()
+                with contextlib.suppress(subprocess.TimeoutExpired):  # nothing more can be done about it
+                    worker.process.wait(REAP_S)
         self._workers = []
+
+
+def _ending(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def _pickled(content: Any, task_class: type) -> bytes:

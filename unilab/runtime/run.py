@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+import shlex
+import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +19,7 @@ from unilab.algos.algorithm import Horizon, Spaces
 from unilab.algos.registry import algorithm_class
 from unilab.config import Config, algo_from_json, load_json
 from unilab.envs.task import Mirror, Task
-from unilab.runtime.checkpoint import Checkpoint, load_checkpoint
+from unilab.runtime.checkpoint import Checkpoint, has_checkpoint, load_checkpoint
 from unilab.runtime.metrics import write_json
 
 
@@ -24,19 +29,76 @@ def default_folder(config: Config) -> Path:
     return Path("runs") / f"{type(config.task).__name__}-{config.algo_name}-seed{config.seed}-{stamp}"
 
 
-def create_run(folder: Path, config: Config) -> None:
-    """Make a run folder with its config.json.
+@contextlib.contextmanager
+def new_run(folder: Path, config: Config) -> Iterator[None]:
+    """Make a run folder with its config.json, and hold it while entered. Nothing is left of a run that began nothing.
 
     Raises:
-        ValueError: the folder holds a run already, or cannot be written.
+        ValueError: the folder holds a run already, another process trains into it, or it cannot be written.
     """
-    if (folder / "config.json").exists():
-        raise ValueError(f"{folder} already holds a run; choose another --out, or remove it")
+    is_new = False
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "config.json", config.to_json())
+        try:
+            folder.mkdir(parents=True)
+            is_new = True
+        except FileExistsError:
+            folder.mkdir(exist_ok=True)  # complains if it is a file
     except OSError as error:
         raise ValueError(f"cannot write into {folder}: {error.strerror}; choose another --out") from None
+    with held(folder):
+        before = set(folder.iterdir())
+        if folder / "config.json" in before:
+            raise ValueError(
+                f"{folder} already holds a run; choose another --out, remove it, or go on with "
+                f"`unilab resume {in_shell(folder)}`"
+            )
+        try:
+            write_config(folder, config)
+            yield
+        except BaseException:
+            if not has_checkpoint(folder):
+                for path in set(folder.iterdir()) - before:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+                if is_new:
+                    folder.rmdir()
+            raise
+
+
+def in_shell(path: Path) -> str:
+    """A path as it is to be typed."""
+    return shlex.quote(str(path))
+
+
+def write_config(folder: Path, config: Config) -> None:
+    """Write a run's config.json.
+
+    Raises:
+        ValueError: the folder cannot be written.
+    """
+    try:
+        write_json(folder / "config.json", config.to_json())
+    except OSError as error:
+        raise ValueError(f"cannot write into {folder}: {error.strerror}; is it read-only?") from None
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keep other processes from training into a folder. The kernel lets go of it however this process ends.
+
+    Raises:
+        ValueError: another process holds it.
+    """
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"{folder} is being trained into by another process; wait for it, or use another"
+            ) from None
+        yield
+    finally:
+        os.close(fd)
 
 
 def read_config(folder: Path, task_class: type[Task] | None = None) -> Config:
@@ -45,15 +107,26 @@ def read_config(folder: Path, task_class: type[Task] | None = None) -> Config:
     Raises:
         ValueError: the folder is no run folder, or its config.json is not one of ours.
     """
+    data = read_settings(folder)
+    try:
+        return Config.from_json(data, task_class)
+    except ValueError as error:
+        raise ValueError(f"{folder / 'config.json'}: {error}") from None
+
+
+def read_settings(folder: Path) -> Any:
+    """What stands in a run's config.json; no task is looked for.
+
+    Raises:
+        ValueError: it cannot be read, or is not JSON.
+    """
     path = folder / "config.json"
     try:
-        text = path.read_text()
+        return load_json(path.read_text())
     except OSError as error:
         raise ValueError(f"{folder} is not a run folder: {path} cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
         raise ValueError(f"{path}: not a text file") from None
-    try:
-        return Config.from_json(load_json(text), task_class)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -106,7 +179,7 @@ def load_policy(run: str | Path, checkpoint: str = "best") -> Policy:
 
 def algorithm_from(checkpoint: Checkpoint) -> tuple[Any, Any, Spaces]:
     """The algorithm of a checkpoint, its state and its spaces."""
-    data = checkpoint.manifest["algo"]
+    data = checkpoint.manifest["config"]["algo"]
     config, spaces = algo_from_json(data), spaces_from_json(checkpoint.manifest["spaces"])
     algorithm = algorithm_class(data["name"])(config, spaces, Horizon(1, config.minibatches, config.rollout_steps, 0))
     state = checkpoint.tree("algorithm", algorithm.init(jax.random.key(0)))

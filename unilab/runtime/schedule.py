@@ -12,6 +12,7 @@ from collections import Counter
 from unilab.runtime.job import Job, Report
 from unilab.runtime.plan import Plan
 from unilab.runtime.pool import Pool
+from unilab.runtime.unstable import UnstableEnv
 
 
 class Schedule:
@@ -26,12 +27,17 @@ class Schedule:
         self._started: dict[int, float] = {}
         self._finished: dict[int, float] = {}
         self._next_rollout = 0
+        self.unstable: list[UnstableEnv] = []  # emptied by whoever records them
         self._evaluations = 0
 
     def begin(self) -> None:
         """Start the first episode of every env."""
         self._submit("begin", 0, 0, self._plan.num_shards)
         self._drain("begin", 0)
+
+    def go_on(self, index: int) -> None:
+        """Rollout `index` comes next; the envs' rows for it are in the bank already."""
+        self._next_rollout = index
 
     def start_rollout(self, index: int) -> None:
         """Hand out the jobs of rollout `index`, unless they are already running."""
@@ -69,5 +75,6 @@ class Schedule:
     def _note(self, report: Report) -> None:
         job = report.job
         self._outstanding[job.kind, job.number] -= 1
+        self.unstable += report.unstable
         if job.kind == "rollout" and self._outstanding[job.kind, job.number] == 0:
             self._finished[job.number] = time.perf_counter()

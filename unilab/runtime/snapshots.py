@@ -25,8 +25,12 @@ class Snapshots:
 
     def publish(self, version: int, snapshot: Any) -> None:
         """Write a version. The caller makes sure that no job still reads the version that it replaces."""
-        self._words[version % len(self._words)] = np.asarray(self._pack(snapshot))
+        self.words(version)[:] = np.asarray(self._pack(snapshot))
+
+    def words(self, version: int) -> np.ndarray:
+        """View of the packed snapshot of a version [words]."""
+        return self._words[version % len(self._words)]
 
     def read(self, version: int) -> Any:
         """The snapshot of a version, as arrays of this process."""
-        return self._unpack(np.array(self._words[version % len(self._words)]))
+        return self._unpack(np.array(self.words(version)))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
+from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -17,17 +19,31 @@ class Stopped(Exception):  # noqa: N818 - nothing went wrong
         super().__init__(f"stopped by {signal.Signals(number).name}")
         self.exit_code = 128 + number
 
+    def exit(self) -> BaseException:
+        """What ends the process with the exit code."""
+        return KeyboardInterrupt() if self.exit_code == 130 else SystemExit(self.exit_code)
+
 
 class StopRequest:
     """Catches the signals while it is entered; `check` raises once one has come. A second signal acts at once."""
 
     def __init__(self) -> None:
         self._number: int | None = None
+        self._is_deferred = False
         self._previous: dict[int, Any] = {}
 
     def check(self) -> None:
-        if self._number is not None:
+        if self._number is not None and not self._is_deferred:
             raise Stopped(self._number)
+
+    @contextlib.contextmanager
+    def deferred(self) -> Iterator[None]:
+        """While entered, `check` raises nothing; what came meanwhile is noticed at the next one."""
+        self._is_deferred = True
+        try:
+            yield
+        finally:
+            self._is_deferred = False
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._number = number

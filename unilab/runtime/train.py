@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-import shutil
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from unilab.config import Config
 from unilab.envs.registry import stop_if_importing
-from unilab.runtime.checkpoint import load_checkpoint, mark_best, save_checkpoint
+from unilab.runtime.checkpoint import Checkpoint, has_checkpoint, load_checkpoint, mark_best, save_checkpoint
 from unilab.runtime.collector import Collector, require_memory
-from unilab.runtime.determinism import RollingDigest, named_leaves
+from unilab.runtime.digest import RollingDigest, Trace, named_leaves
 from unilab.runtime.display import Display, QuietDisplay
+from unilab.runtime.errors import NonFiniteError, RunError, UnstableError
 from unilab.runtime.learner import Learner
-from unilab.runtime.metrics import RunLog, machine, versions, write_json
+from unilab.runtime.metrics import RunLog, devices, machine, versions, write_json
 from unilab.runtime.plan import Plan
-from unilab.runtime.run import create_run, default_folder, spaces_to_json
+from unilab.runtime.run import default_folder, in_shell, new_run, spaces_to_json
 from unilab.runtime.stop import Stopped, StopRequest
-from unilab.runtime.threads import set_learner_threads
+from unilab.runtime.unstable import FOLDER
+from unilab.runtime.xla import set_deterministic, set_learner_threads
 
 Row = dict[str, Any]
 Callback = Callable[[Row], bool | None]
+
+MAX_DUMPS = 5
+"""Unstable envs that are written into a run folder."""
+LOG_FILE = "log.txt"
+"""Of a run folder: replaced workers, unstable envs, and other lines that must not be missed."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,11 @@ class Result:
 
 
 def train(
-    config: Config, out: str | Path | None = None, callback: Callback | None = None, display: Display | None = None
+    config: Config,
+    out: str | Path | None = None,
+    callback: Callback | None = None,
+    display: Display | None = None,
+    trace: Trace | None = None,
 ) -> Result:
     """Train a policy and leave a run folder.
 
@@ -56,68 +68,111 @@ def train(
         out: the run folder, by default a new one under runs/.
         callback: called with each iteration's row of metrics; returning True ends the training early.
         display: what shows the progress; by default nothing.
+        trace: records sums of all that is computed, to compare runs with.
 
     Raises:
         ValueError: the configuration contradicts itself or the folder is taken.
         MemoryError: the machine is too small for it.
-        WorkerError: a worker failed or died; the message has its traceback.
+        RunError: it failed: a worker raised, workers died again and again, numbers broke, the disk is full, ...
         KeyboardInterrupt, SystemExit: after Ctrl-C or SIGTERM, once a checkpoint is saved.
     """
     stop_if_importing()
-    config = replace(config, learner_threads=set_learner_threads(config.learner_threads))
-    config = config.resolved(on_accelerator=jax.default_backend() != "cpu")
-    plan = Plan.of(config)
-    require_memory(plan, config.workers or 0)  # before there is a run folder
-    training = Training(plan, Path(out) if out is not None else default_folder(config), display or QuietDisplay())
-    with StopRequest() as stop:
+    plan = ready_plan(config)
+    return train_plan(plan, Path(out) if out is not None else default_folder(plan.config), callback, display, trace)
+
+
+def train_plan(
+    plan: Plan,
+    folder: Path,
+    callback: Callback | None = None,
+    display: Display | None = None,
+    trace: Trace | None = None,
+) -> Result:
+    """As `train`, for a plan."""
+    with stoppable() as stop, new_run(folder, plan.config):
+        training = Training(plan, folder, display or QuietDisplay(), trace)
         return training.run(stop, callback or (lambda row: None))
 
 
-class Training:
-    """One run from its first rollout to its summary."""
+@contextlib.contextmanager
+def stoppable() -> Iterator[StopRequest]:
+    """While entered, Ctrl-C and SIGTERM are requests to stop; they end the process once the run has stopped."""
+    with StopRequest() as stop:
+        try:
+            yield stop
+        except Stopped as stopped:
+            raise stopped.exit() from None
 
-    def __init__(self, plan: Plan, folder: Path, display: Display) -> None:
-        self.plan, self.config, self.folder, self.display = plan, plan.config, folder, display
+
+def ready_plan(config: Config) -> Plan:
+    """The plan of a configuration, once XLA is set up for it and this machine has been found large enough."""
+    if config.deterministic:
+        set_deterministic()
+    config = replace(config, learner_threads=set_learner_threads(config.learner_threads))
+    plan = Plan.of(config.resolved(on_accelerator=jax.default_backend() != "cpu"))
+    require_memory(plan, plan.config.workers or 0)
+    return plan
+
+
+class Training:
+    """One run, or the rest of one.
+
+    Args:
+        checkpoint: where to go on, or None to begin.
+    """
+
+    def __init__(
+        self, plan: Plan, folder: Path, display: Display, trace: Trace | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:  # fmt: skip
+        self.plan, self.config, self.folder, self.display, self.trace = plan, plan.config, folder, display, trace
         self.learner = Learner(plan.algorithm, self.config.seed)
-        if self.config.init_from is not None:
+        if self.config.init_from is not None and checkpoint is None:
             other = load_checkpoint(Path(self.config.init_from), "best").tree("algorithm", self.learner.state)
             self.learner.state = plan.algorithm.policy_from(self.learner.state, other)
         self.curriculum = plan.initial_curriculum()
         self.digest = RollingDigest() if self.config.digest else None
         self.iteration = 0
         self.evaluation: dict[str, float] = {}
-        self._best = -math.inf
-        self._time: Counter[str] = Counter()
+        self._best: dict[str, Any] = {"iteration": None, "return_mean": -math.inf}
+        self._time: defaultdict[str, float] = defaultdict(float)
+        self._counts: Counter[str] = Counter()  # "replaced_workers", "unstable_envs"
+        self._dumps = sorted((folder / FOLDER).glob("*.npz"))
+        self._checkpoint = checkpoint
+        if checkpoint is not None:
+            self._take_over(checkpoint)
+        self._start = time.perf_counter() - self._time["wall_s"]
         self._last_checkpoint = time.perf_counter()
+        self._saved_iteration = self.iteration if checkpoint is not None else None
 
     def run(self, stop: StopRequest, callback: Callback) -> Result:
         """Train to the end, to the callback's wish, or to a signal."""
-        is_new = not self.folder.exists()
-        create_run(self.folder, self.config)
-        self._start = time.perf_counter()
-        self._log = RunLog(self.folder, warn=self.display.message)
-        self.display.start(f"{type(self.config.task).__name__} · {self.config.algo_name}", self.config.steps)
-        self.display.message(f"run folder: {self.folder}")
-        try:
-            with Collector(self.plan, stop.check) as collector:
-                self._publish(collector)
-                collector.schedule.begin()
-                self._loop(collector, stop, callback)
-            return self._finish("finished")
-        except Stopped as stopped:
-            self._finish(str(stopped))
-            self.display.message(f"{stopped}; checkpoint saved in {self.folder}")
-            raise (KeyboardInterrupt if stopped.exit_code == 130 else SystemExit(stopped.exit_code)) from None
-        except BaseException:
-            self._log.close()
-            if self.iteration == 0 and is_new:
-                shutil.rmtree(self.folder)  # it holds nothing yet, and would be in the way of the next try
-            raise
-        finally:
-            self.display.stop()
-            self._log.close()
+        self._stop = stop
+        stopped: Stopped | None = None
+        with self._shown(), Collector(self.plan, stop.check, self._note_replacement) as collector:
+            self._begin(collector)
+            try:
+                self._loop(collector, callback)
+            except Stopped as error:
+                stopped = error
+            self._save(collector)
+        result = self._finish("finished" if stopped is None else str(stopped))
+        if stopped is not None:
+            self.display.message(f"{stopped}; go on with `unilab resume {in_shell(self.folder)}`")
+            raise stopped
+        return result
 
-    def _loop(self, collector: Collector, stop: StopRequest, callback: Callback) -> None:
+    def _begin(self, collector: Collector) -> None:
+        """Start the first episodes, or go on where a checkpoint was made."""
+        if self._checkpoint is None:
+            self._publish(collector)
+            collector.schedule.begin()
+            self._save(collector)
+        else:
+            state = collector.state(self.iteration)
+            collector.restore(self.iteration, {part: self._checkpoint.arrays(part, state[part]) for part in state})
+
+    def _loop(self, collector: Collector, callback: Callback) -> None:
         config, schedule = self.config, collector.schedule
         while self.iteration < config.iterations:
             k, start = self.iteration, time.perf_counter()
@@ -127,11 +182,11 @@ class Training:
             if config.lag == 1 and k + 1 < config.iterations:
                 schedule.start_rollout(k + 1)
             learn_start = time.perf_counter()
-            row = self.learner.learn(k, collector.ring.rollout(k))
+            row = self._learn(collector)
             learn_s = time.perf_counter() - learn_start
             row |= self._rollout_row(collector)
             self.iteration = k + 1
-            self.curriculum = config.task.next_curriculum(self.curriculum, row)
+            self.curriculum = self._next_curriculum(row)
             self._publish(collector)
             self._add_digest(collector, row)
             row |= self._evaluation_row(collector)
@@ -139,9 +194,38 @@ class Training:
             wait_s = total_s - (collected - start) - learn_s - row.get("time/evaluate_s", 0.0)
             row |= {"time/collect_s": collect_s, "time/learn_s": learn_s, "time/wait_s": wait_s}
             row["env_steps_per_s"] = config.env_steps_per_iteration / total_s
-            if callback(self._record(row)):
+            wants_stop = callback(self._record(row))
+            if self._best["iteration"] == self.iteration:
+                self._save(collector)
+                mark_best(self.folder, self.iteration)
+            elif time.perf_counter() - self._last_checkpoint > config.checkpoint_every_s:
+                self._save(collector)
+            if wants_stop:
                 return
-            stop.check()
+            self._stop.check()
+
+    def _learn(self, collector: Collector) -> Row:
+        rollout = collector.ring.rollout(self.iteration)
+        try:
+            return self.learner.learn(self.iteration, rollout)
+        except NonFiniteError as error:
+            path = self.folder / f"nonfinite-iteration{self.iteration}.npz"
+            with self._tolerant(f"the rollout {path}"):
+                np.savez_compressed(path, **rollout)  # type: ignore[arg-type]
+            raise NonFiniteError(f"{error}; the rollout is in {path}, and the last checkpoint from before it") from None
+
+    def _next_curriculum(self, row: Row) -> Any:
+        """What the task makes of its curriculum, in the dtypes that the workers read.
+
+        Raises:
+            TypeError: it has other keys or shapes than before.
+        """
+        old, new = self.curriculum, self.config.task.next_curriculum(self.curriculum, row)
+        shapes = [jax.tree.map(np.shape, tree) for tree in (old, new)]
+        if shapes[0] != shapes[1]:
+            name = type(self.config.task).__name__
+            raise TypeError(f"{name}.next_curriculum() returned shapes {shapes[1]}; expected those before, {shapes[0]}")
+        return jax.tree.map(lambda before, value: jnp.asarray(value, before.dtype), old, new)
 
     def _publish(self, collector: Collector) -> None:
         collector.publish(self.iteration, self.learner.snapshot(), self.curriculum)
@@ -153,14 +237,46 @@ class Training:
         episodes = ended_totals[columns.names.index("episodes")]
         means = columns.episode_means(ended_totals)
         row: Row = {f"episode/{name}": value for name, value in means.items()} | {"episode/count": int(episodes)}
-        row["rollout/unstable_envs"] = int(step_totals[columns.names.index("unstable")])
+        unstable = collector.ring.totals(self.iteration)[0][:, columns.names.index("unstable")]
+        row["rollout/unstable_envs"] = int((unstable > 0).sum())
+        self._note_unstable(collector, row["rollout/unstable_envs"])
         return row | columns.step_means(step_totals)
 
+    def _note_unstable(self, collector: Collector, count: int) -> None:
+        """Count the envs that broke in a rollout, and keep the first few.
+
+        Raises:
+            UnstableError: they are too many.
+        """
+        self._counts["unstable_envs"] += count
+        described, collector.schedule.unstable = collector.schedule.unstable, []
+        for env in described[: max(MAX_DUMPS - len(self._dumps), 0)]:
+            with self._tolerant("the description of an unstable env"):
+                self._dumps.append(env.save(self.folder))
+                self._warn(f"an env became unstable: see `unilab replay {in_shell(self._dumps[-1])}`")
+        if count > self.config.max_unstable_share * self.config.num_envs:
+            see = f"`unilab replay {in_shell(self._dumps[0])}`" if self._dumps else "the rewards and observations"
+            raise UnstableError(
+                f"{count} of {self.config.num_envs} envs became unstable in rollout {self.iteration}; allowed is a "
+                f"share of {self.config.max_unstable_share:g} (max_unstable_share). Look at one: {see}"
+            )
+
+    def _note_replacement(self, text: str) -> None:
+        self._counts["replaced_workers"] += 1
+        self._warn(text)
+
     def _add_digest(self, collector: Collector, row: Row) -> None:
+        if self.digest is None and self.trace is None:
+            return
+        start = time.perf_counter()
+        rollout, weights = collector.ring.rollout(self.iteration - 1), named_leaves(self.learner.state)
         if self.digest is not None:
-            self.digest.add(collector.ring.rollout(self.iteration - 1))
-            self.digest.add(named_leaves(self.learner.state))
+            self.digest.add(rollout)
+            self.digest.add(weights)
             row["digest"] = self.digest.hexdigest()
+        if self.trace is not None:
+            self.trace.add(self.iteration - 1, rollout, weights)
+        row["time/digest_s"] = time.perf_counter() - start
 
     def _evaluation_row(self, collector: Collector) -> Row:
         """Figures of an evaluation, if one is due."""
@@ -171,13 +287,12 @@ class Training:
         if not is_due and self.iteration < config.iterations:
             return {}
         start = time.perf_counter()
-        self.evaluation = collector.evaluate(self.iteration)
-        if self.evaluation["return_mean"] > self._best:
-            self._best = self.evaluation["return_mean"]
-            self._save()
-            mark_best(self.folder, self.iteration)
-        row = {f"eval/{name}": value for name, value in self.evaluation.items()}
-        return row | {"time/evaluate_s": time.perf_counter() - start}
+        with self._stop.deferred():  # an iteration is whole with its evaluation
+            self.evaluation = collector.evaluate(self.iteration)
+        evaluate_s = time.perf_counter() - start
+        if self.evaluation["return_mean"] > self._best["return_mean"]:
+            self._best = {"iteration": self.iteration, "return_mean": self.evaluation["return_mean"]}
+        return {f"eval/{name}": value for name, value in self.evaluation.items()} | {"time/evaluate_s": evaluate_s}
 
     def _record(self, row: Row) -> Row:
         """Write and show a row; returns it with its place in the run."""
@@ -187,38 +302,100 @@ class Training:
             "wall_s": time.perf_counter() - self._start,
         }
         row = head | row
-        self._time.update({name: value for name, value in row.items() if name.startswith("time/")})
+        for name, value in row.items():
+            if name.startswith("time/"):
+                self._time[name[5:]] += value
         self._log.write(row)
         self.display.update(row)
-        if time.perf_counter() - self._last_checkpoint > self.config.checkpoint_every_s:
-            self._save()
         return row
 
-    def _save(self) -> None:
+    # --- checkpoints ----------------------------------------------------------------------------------------------
+
+    def _save(self, collector: Collector) -> None:
+        """Write all that the run goes on from, unless that is done."""
+        if self._saved_iteration == self.iteration:
+            return
+        start = time.perf_counter()
+        self._time["wall_s"] = start - self._start
         facts = {
-            "algo": self.config.to_json()["algo"], "task": self.config.to_json()["task"],
-            "spaces": spaces_to_json(self.plan.spaces), "versions": versions(),
+            "config": self.config.to_json(), "spaces": spaces_to_json(self.plan.spaces), "versions": versions(),
+            "devices": devices(), "digest": self.digest and self.digest.state, "evaluation": self.evaluation,
+            "best": self._best, "time": self._time, "counts": self._counts,
         }  # fmt: skip
-        parts = {"algorithm": self.learner.state, "curriculum": self.curriculum}
+        parts = {"algorithm": self.learner.state, "curriculum": self.curriculum, **collector.state(self.iteration)}
         save_checkpoint(self.folder, self.iteration, parts, facts)
+        self._saved_iteration = self.iteration
         self._last_checkpoint = time.perf_counter()
+        self._time["checkpoint_s"] += self._last_checkpoint - start
+
+    def _take_over(self, checkpoint: Checkpoint) -> None:
+        """Set everything but the envs and snapshots to what it was when a checkpoint was made."""
+        manifest = checkpoint.manifest
+        self.iteration, self.evaluation = manifest["iteration"], manifest["evaluation"]
+        self.learner.state = checkpoint.tree("algorithm", self.learner.state)
+        self.curriculum = checkpoint.tree("curriculum", self.curriculum)
+        if self.digest is not None:
+            self.digest = RollingDigest(manifest["digest"] or "")
+        if manifest["best"]["iteration"] is not None:
+            self._best = manifest["best"]
+        self._time, self._counts = defaultdict(float, manifest["time"]), Counter(manifest["counts"])
+
+    # --- the frame ------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _shown(self) -> Iterator[None]:
+        """Logs and display, from the first iteration to the last; tells of an error in the summary."""
+        self._log = RunLog(self.folder, warn=self._warn)
+        self.display.start(f"{type(self.config.task).__name__} · {self.config.algo_name}", self.config.steps)
+        self.display.message(f"run folder: {self.folder}")
+        try:
+            yield
+        except RunError as error:
+            self._write_summary(f"failed: {str(error).splitlines()[0]}")
+            if error.can_resume and has_checkpoint(self.folder):
+                self.display.message(f"go on from the last checkpoint: `unilab resume {in_shell(self.folder)}`")
+            raise
+        finally:
+            self.display.stop()
+            self._log.close()
+
+    def _warn(self, text: str) -> None:
+        """Show and keep a line that must not be missed."""
+        self.display.warn(text)
+        with contextlib.suppress(OSError), open(self.folder / LOG_FILE, "a") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} iteration {self.iteration}: {text}\n")
+
+    @contextlib.contextmanager
+    def _tolerant(self, what: str) -> Iterator[None]:
+        """What is written while this is entered helps to understand a run, which must not fail for it."""
+        try:
+            yield
+        except OSError as error:
+            self._warn(f"cannot write {what} ({error.strerror or error})")
 
     def _finish(self, outcome: str) -> Result:
-        """Save the last checkpoint, the summary and the curve."""
+        """Write the summary and the curve."""
         from unilab.runtime.curve import plot_curves
 
-        self._save()
+        summary = self._write_summary(outcome)
+        with self._tolerant("curve.png"):
+            plot_curves([self.folder], self.folder / "curve.png")
+        return Result(self.folder, self.evaluation, summary)
+
+    def _write_summary(self, outcome: str) -> dict[str, Any]:
         wall_s = time.perf_counter() - self._start
         env_steps = self.iteration * self.config.env_steps_per_iteration
         summary: dict[str, Any] = {
             "outcome": outcome, "task": type(self.config.task).__name__, "algo": self.config.algo_name,
             "seed": self.config.seed, "env_steps": env_steps, "iterations": self.iteration, "wall_s": wall_s,
-            "env_steps_per_s": env_steps / wall_s, "time": {name[5:]: value for name, value in self._time.items()},
-            "evaluation": self.evaluation,
+            "env_steps_per_s": env_steps / wall_s,
+            "time": {name: value for name, value in self._time.items() if name != "wall_s"},
+            "evaluation": self.evaluation, "replaced_workers": self._counts["replaced_workers"],
+            "unstable_envs": self._counts["unstable_envs"],
             "machine": machine(), "versions": versions(),
         }  # fmt: skip
         if self.digest is not None:
             summary["digest"] = self.digest.hexdigest()
-        write_json(self.folder / "summary.json", summary)
-        plot_curves([self.folder], self.folder / "curve.png")
-        return Result(self.folder, self.evaluation, summary)
+        with self._tolerant("summary.json"):
+            write_json(self.folder / "summary.json", summary)
+        return summary

@@ -1,6 +1,6 @@
 """A worker process: takes jobs from a pipe, works in shared memory, says done.
 
-Started as `python -m unilab.runtime.worker CONNECTION_FD LIFELINE_FD`, with one thread for everything numerical.
+Started as `python -m unilab.runtime.worker NUMBER CONNECTION_FD LIFELINE_FD`, with one thread for everything numerical.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import threading
 import traceback
 from multiprocessing.connection import Connection
+from typing import Any
 
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
@@ -27,8 +28,8 @@ ENVIRONMENT = {
 READY, DONE, FAILED = "ready", "done", "failed"
 
 
-def serve(connection: Connection) -> None:
-    """Do jobs until the pipe closes. A failure is reported with its traceback, and the worker goes on waiting."""
+def serve(connection: Connection, number: int) -> None:
+    """Do jobs until the pipe closes. A failure is reported with its traceback, and ends the worker."""
     import cloudpickle
 
     from unilab.runtime.memory import Memory
@@ -39,16 +40,21 @@ def serve(connection: Connection) -> None:
         shapes = plan.layout.items()
         module, _, name = plan.runner.partition(":")
         runner = getattr(importlib.import_module(module), name)(
-            plan, {name: Memory(shapes[name], fd) for name, fd in fds.items()}
+            plan, {name: Memory(shapes[name], fd) for name, fd in fds.items()}, number
         )
         connection.send((READY, None))
-        while True:
-            job = connection.recv()
+        while (job := _next_job(connection)) is not None:
             connection.send((DONE, runner.run(job)))
-    except EOFError:
-        return
     except BaseException:
         connection.send((FAILED, (job, traceback.format_exc())))
+
+
+def _next_job(connection: Connection) -> Any:
+    """The next job, or None when the parent has closed the pipe."""
+    try:
+        return connection.recv()
+    except (EOFError, ConnectionResetError):
+        return None
 
 
 def _die_with_parent(lifeline: int) -> None:
@@ -59,11 +65,11 @@ def _die_with_parent(lifeline: int) -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides what it means
-    connection_fd, lifeline_fd = int(sys.argv[1]), int(sys.argv[2])
+    number, connection_fd, lifeline_fd = map(int, sys.argv[1:4])
     threading.Thread(target=_die_with_parent, args=(lifeline_fd,), daemon=True).start()
     connection = Connection(connection_fd)
     try:
-        serve(connection)
+        serve(connection, number)
     except (BrokenPipeError, ConnectionResetError, pickle.UnpicklingError):
         os._exit(1)
 

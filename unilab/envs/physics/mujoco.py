@@ -38,6 +38,8 @@ UNSTABLE = (
     int(mujoco.mjtWarning.mjWARN_BADCTRL),
 )  # fmt: skip
 
+mujoco.set_mju_user_warning(lambda text: None)  # instability is counted and reported, not logged to a file
+
 
 class MujocoPhysics:
     """Steps the envs of a shard with upstream MuJoCo; see `PhysicsBackend` for the methods.
@@ -60,7 +62,6 @@ class MujocoPhysics:
         num_envs: int,
         substeps: int,
     ) -> None:
-        mujoco.set_mju_user_warning(lambda text: None)  # instability is counted and reported, not logged to a file
         self.model = copy.copy(model)
         self.model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
         self.substeps = substeps
@@ -154,6 +155,10 @@ class MujocoPhysics:
         mask[unstable] = True
         self._collect_fields(np.flatnonzero(~mask) if mask.any() else slice(None), is_reset=False)
         return mask
+
+    def columns(self, part: str) -> slice:
+        """Where a part of the state, such as "qpos" or "ctrl", lies in a row."""
+        return self._state_slices[part]
 
     def apply(self, controls: Mapping[str, np.ndarray]) -> None:
         """Write controls [S, ...] into the state rows, where the next `mj_setState` finds them."""
