@@ -103,7 +103,7 @@ def test_help_of_a_task_shows_exactly_the_flags_there_are(capsys: pytest.Capture
     text = capsys.readouterr().out
     shown = set(re.findall(r"--(?!(?:[\w-]+\.)*no-)([a-z][\w.-]*)", text))
     assert shown - {"help"} == {*TRAIN_FLAGS, *flags_of(make_config("CartpoleSwingup"))}
-    assert "(default: 2000000)" in text
+    assert "(default: 1500000)" in text
 
 
 @pytest.mark.parametrize("owner", [Config, PPOConfig])
