@@ -203,7 +203,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         schema, sums, own_sum = manifest["schema"], dict(manifest["sha256"]), manifest.pop("own_sha256", None)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{folder}: the manifest cannot be read ({type(error).__name__}: {error})") from None
-    if own_sum != _own_sum(manifest):
+    is_signed = own_sum is not None or schema == SCHEMA  # schema 1 was not
+    if is_signed and own_sum != _own_sum(manifest):
         raise CheckpointError(f"{folder}: manifest.json is damaged (its checksum differs)")
     if schema != SCHEMA:
         raise NewerSchemaError(
