@@ -348,6 +348,10 @@ class Training:
         self._log = RunLog(self.folder, warn=self._warn)
         self.display.start(f"{type(self.config.task).__name__} · {self.config.algo_name}", self.config.steps)
         self.display.message(f"run folder: {self.folder}")
+        if self.config.deterministic:
+            is_gpu = jax.default_backend() != "cpu"
+            cost = "time: compare time/learn_s with a run without it" if is_gpu else "nothing on a CPU"
+            self.display.message(f"--deterministic costs {cost}")
         try:
             yield
         except RunError as error:
