@@ -44,6 +44,7 @@ class Config:
         hang_after_s: seconds without any progress after which a worker is killed and replaced; no effect on results.
         max_unstable_share: a rollout in which more than this share of the envs became unstable ends the run.
         init_from: run folder whose policy the training starts from.
+        save_replay: keep the replay of an off-policy algorithm in checkpoints, so that a resumed run has the same bits.
         digest: print and record a digest of all rollouts and weights.
         deterministic: on a GPU, let the learner use only operations whose results never vary, which are slower. On a
             CPU they never do.
@@ -67,6 +68,7 @@ class Config:
     hang_after_s: float = 60.0
     max_unstable_share: float = 0.1
     init_from: str | None = None
+    save_replay: bool = False
     digest: bool = False
     deterministic: bool = False
     job_order: Literal["in_order", "shuffled"] = "in_order"

@@ -30,7 +30,7 @@ KEY = jax.random.key(7)
 
 def make_ppo(iterations: int = 10, lag: int = 0, mirror: Any = None, obs: int = OBS, **changes: Any) -> PPO:
     config = PPOConfig(**(SMALL | changes))
-    return PPO(config, Spaces({"actor": obs, "critic": obs}, ACT, mirror), Horizon(iterations, N, T, lag))
+    return PPO(config, Spaces({"actor": obs, "critic": obs}, ACT, mirror), Horizon(iterations, N, T, lag, 100))
 
 
 def random_rollout(seed: int = 0) -> dict[str, jax.Array]:
@@ -232,7 +232,7 @@ def test_critic_finds_the_values_solved_by_hand(lag: int) -> None:
         rollout_steps=2, epochs=20, minibatches=1, learning_rate=1e-2, schedule="constant", discount=GAMMA, trace=0.5,
         entropy_weight=0.0, actor_hidden=(4,), critic_hidden=(16,), normalize_obs=False,
     )  # fmt: skip
-    ppo = PPO(config, Spaces({"actor": 5, "critic": 5}, ACT), Horizon(100, N, 2, lag))
+    ppo = PPO(config, Spaces({"actor": 5, "critic": 5}, ACT), Horizon(100, N, 2, lag, 100))
     update, state, rollout = jax.jit(ppo.update), ppo.init(KEY), mdp_rollout()
     for iteration in range(150):
         state, _ = update(state, rollout, jax.random.fold_in(KEY, iteration))
@@ -273,7 +273,7 @@ def outcome(changes: tuple[tuple[str, Any], ...]) -> list[bytes]:
     """The bits of the state after an update."""
     spaces = Spaces({"actor": OBS, "critic": OBS}, ACT, MIRROR)
     config = PPOConfig(**(SMALL | {"minibatches": 1} | dict(changes)))
-    ppo = PPO(config, spaces, Horizon(10, N, T, 0))
+    ppo = PPO(config, spaces, Horizon(10, N, T, 0, 100))
     state, _ = update_eagerly(ppo, ppo.init(KEY), random_rollout())
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state)]
 

@@ -112,7 +112,7 @@ def test_gymnasium_parity_of_spaces_and_limits(name: str) -> None:
     theirs, task = gymnasium.make(name), find_task(name)()
     env = Env(task)
     assert env.obs_sizes["actor"] == theirs.observation_space.shape[0]
-    low, high = task.action_bounds
+    low, high = task.action_bounds(env.model)
     np.testing.assert_array_equal(low, theirs.action_space.low)
     np.testing.assert_array_equal(high, theirs.action_space.high)
     assert task.control_dt == pytest.approx(theirs.unwrapped.dt)

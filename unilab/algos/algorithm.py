@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
+import numpy as np
 
 from unilab.algos.networks import Involution
 
@@ -21,11 +22,19 @@ class Spaces:
         obs_sizes: length of the groups "actor" and "critic".
         action_size: length of an action.
         mirror: left-right symmetry of "actor", "critic" and "action", or None.
+        bounds: smallest and largest sensible action [A]; by default -1 and 1. Only bounded policies heed them.
     """
 
     obs_sizes: Mapping[str, int]
     action_size: int
     mirror: Mapping[str, Involution] | None = None
+    bounds: tuple[np.ndarray, np.ndarray] | None = None
+
+    @property
+    def action_bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Smallest and largest sensible action [A]."""
+        one = np.ones(self.action_size, np.float32)
+        return self.bounds if self.bounds is not None else (-one, one)
 
 
 @dataclass(frozen=True)
@@ -37,12 +46,14 @@ class Horizon:
         num_envs: envs N.
         rollout_steps: env steps T of each env in a rollout.
         lag: policy versions between the one that collects a rollout and the one that learns from it.
+        episode_steps: time limit of an episode in env steps.
     """
 
     iterations: int
     num_envs: int
     rollout_steps: int
     lag: int
+    episode_steps: int
 
 
 class Algorithm(Protocol):
@@ -72,6 +83,12 @@ class Algorithm(Protocol):
         self, state: Tree, rollout: Mapping[str, jax.Array], key: jax.Array
     ) -> tuple[Tree, dict[str, jax.Array]]:
         """State after learning from a rollout of fields [T, N, ...], and scalar metrics."""
+
+    def split(self, state: Tree) -> tuple[Tree, Tree]:
+        """A state as what was learned, and remembered data, such as a replay, that acting does not need."""
+
+    def joined(self, learned: Tree, memory: Tree) -> Tree:
+        """The inverse of `split`."""
 
     def policy_from(self, state: Tree, other: Tree) -> Tree:
         """`state` with the policy (and what it sees through) of `other`, to start from a trained one."""

@@ -156,6 +156,12 @@ class PPO:
             iteration=jnp.int32(0),
         )
 
+    def split(self, state: PPOState) -> tuple[PPOState, tuple[()]]:
+        return state, ()
+
+    def joined(self, learned: PPOState, memory: tuple[()]) -> PPOState:
+        return learned
+
     def policy_from(self, state: PPOState, other: PPOState) -> PPOState:
         return state._replace(params=other.params, obs_norm=other.obs_norm, value_norm=other.value_norm)
 

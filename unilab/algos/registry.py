@@ -19,6 +19,8 @@ class AlgorithmEntry:
 
 ALGORITHMS: dict[str, AlgorithmEntry] = {
     "ppo": AlgorithmEntry("proximal policy optimisation, on-policy", "unilab.algos.ppo", "PPO", "PPOConfig"),
+    "sac": AlgorithmEntry("soft actor-critic, off-policy", "unilab.algos.sac", "SAC", "SACConfig"),
+    "td3": AlgorithmEntry("twin delayed deep deterministic policy gradient", "unilab.algos.td3", "TD3", "TD3Config"),
 }
 
 

@@ -238,6 +238,10 @@ class Task:
         """Number of entries of an action; as many as the model has actuators unless overridden."""
         return int(model.nu)
 
+    def action_bounds(self, model: mujoco.MjModel) -> tuple[np.ndarray, np.ndarray] | None:
+        """Smallest and largest sensible action [A], for policies that are bounded; None stands for -1 and 1."""
+        return None
+
     def mirror(self) -> dict[str, Mirror] | None:
         """Left-right symmetry of "actor", "critic" (if observed) and "action", or None where the task has none."""
         return None

@@ -58,17 +58,17 @@ class Checkpoint:
         """
         arrays = self.arrays(part, template)
         treedef = jax.tree.structure(template)
-        return jax.tree.unflatten(treedef, [jax.numpy.asarray(arrays[name]) for name in named_leaves(template)])
+        return jax.tree.unflatten(treedef, [jax.numpy.asarray(arrays[name]) for name in _by_path(template)])
 
     def arrays(self, part: str, template: Any) -> dict[str, np.ndarray]:
-        """The arrays of a part on the host, named and shaped like the leaves of `template`.
+        """The arrays of a part on the host, named and shaped like the leaves of `template` (arrays, or their shapes).
 
         Raises:
             CheckpointError: names, shapes or dtypes differ; the message names the first difference.
         """
         if part not in self.parts:
             raise CheckpointError(f"{self.folder} has no part {part!r}; it has {sorted(self.parts)}")
-        arrays, expected = self.parts[part], named_leaves(template)
+        arrays, expected = self.parts[part], _by_path(template)
         missing, surplus = sorted(set(expected) - set(arrays)), sorted(set(arrays) - set(expected))
         if missing or surplus:
             raise CheckpointError(f"{self.folder}: part {part!r} lacks {missing[:3]} and has unknown {surplus[:3]}")
@@ -80,6 +80,11 @@ class Checkpoint:
                     f"this configuration needs {leaf.dtype}{list(leaf.shape)}"
                 )
         return arrays
+
+
+def _by_path(tree: Any) -> dict[str, Any]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
 def save_checkpoint(run: Path, iteration: int, parts: dict[str, Any], facts: dict[str, Any]) -> Path:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
+import jax
 import numpy as np
 
 from unilab.runtime.bank import Bank
@@ -113,6 +115,12 @@ class Collector:
         self.close()
 
 
+def replay_bytes(plan: Plan) -> int:
+    """Bytes of what the algorithm remembers, on the learner's device."""
+    memory = jax.eval_shape(lambda: plan.algorithm.split(plan.algorithm.init(jax.random.key(0)))[1])
+    return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(memory))
+
+
 def require_memory(plan: Plan, num_workers: int) -> None:
     """Refuse a run that this machine cannot hold.
 
@@ -123,7 +131,16 @@ def require_memory(plan: Plan, num_workers: int) -> None:
     shared = sum(total_bytes(shapes) for shapes in layout.values())
     # The learner's working set: about three times a rollout (gathered minibatches, activations, gradients).
     needed = shared + 3 * total_bytes(layout["ring"]) + num_workers * WORKER_BYTES + LEARNER_BYTES
+    if jax.default_backend() == "cpu":
+        needed += replay_bytes(plan)
     there = available_bytes()
+    device = jax.devices()[0]
+    room = (device.memory_stats() or {}).get("bytes_limit", math.inf) if device.platform != "cpu" else math.inf
+    if replay_bytes(plan) > room:
+        raise MemoryError(
+            f"the replay needs {replay_bytes(plan) / 2**30:.1f} GiB, but {device.device_kind} has "
+            f"{room / 2**30:.1f} GiB; use a smaller --algo.replay-steps"
+        )
     if needed > there:
         gib = 2**30
         raise MemoryError(

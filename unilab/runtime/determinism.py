@@ -72,7 +72,13 @@ def determinism(config: Config, iterations: int = 5, show: Callable[[Row], None]
     if iterations < 3:
         raise ValueError(f"iterations is {iterations}; allowed: at least 3, so that there is something to interrupt")
     config = replace(
-        config, steps=iterations * config.env_steps_per_iteration, eval_every=2**62, eval_episodes=1, digest=True, lag=0
+        config,
+        steps=iterations * config.env_steps_per_iteration,
+        eval_every=2**62,
+        eval_episodes=1,
+        digest=True,
+        lag=0,
+        save_replay=True,
     )
     matrix = _Matrix(config, show)
     reference = "one worker"

@@ -7,14 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from unilab.config import Config, default_shard_size, usable_cores
 from unilab.envs.task import Task
 from unilab.runtime.checkpoint import CheckpointError, load_checkpoint
 from unilab.runtime.collector import Collector
 from unilab.runtime.plan import Plan
-from unilab.runtime.run import read_config
+from unilab.runtime.run import learned_shapes, read_config
 
 CHECKPOINTS = ("best", "latest")
 
@@ -89,7 +87,7 @@ def read_trained(plan: Plan, run: Path, checkpoint: str) -> Trained:
     needed = {**plan.spaces.obs_sizes, "action": plan.spaces.action_size}
     if found != needed:
         raise CheckpointError(f"{loaded.folder} was trained for sizes {found}, but the task has {needed}; train anew")
-    state = loaded.tree("algorithm", plan.algorithm.init(jax.random.key(0)))
+    state = loaded.tree("algorithm", learned_shapes(plan.algorithm))
     curriculum = loaded.tree("curriculum", plan.initial_curriculum())
     return Trained(int(loaded.manifest["iteration"]), plan.algorithm.snapshot(state), curriculum)
 

@@ -46,16 +46,21 @@ class Learner:
         jax.block_until_ready(self.state)
         numbers = {f"train/{name}": float(value) for name, value in metrics.items()}
         broken = [name for name, value in numbers.items() if not np.isfinite(value)]
-        if not self._is_finite(self.state):
-            broken += [name for name, leaf in named_leaves(self.state).items() if not _is_finite(leaf)]
+        if not self._is_finite(self.learned):
+            broken += [name for name, leaf in named_leaves(self.learned).items() if not _is_finite(leaf)]
         if broken:
             more = f" and {len(broken) - 5} more" if len(broken) > 5 else ""
             raise NonFiniteError(f"{', '.join(broken[:5])}{more} became non-finite in iteration {iteration}")
         return numbers
 
+    @property
+    def learned(self) -> Any:
+        """The state without remembered data."""
+        return self.algorithm.split(self.state)[0]
+
     def snapshot(self) -> Any:
         """What a worker needs of the present state."""
-        return self._snapshot(self.state)
+        return self._snapshot(self.learned)
 
 
 def _is_finite(leaf: Any) -> Any:

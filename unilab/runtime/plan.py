@@ -103,13 +103,15 @@ class Plan:
             for group, size in sizes.items():
                 if len(mirror[group].perm) != size:
                     raise ValueError(f"mirror() of {group!r} has {len(mirror[group].perm)} entries, expected {size}")
-        return Spaces(self.env.obs_sizes, self.env.action_size, mirror)
+        return Spaces(self.env.obs_sizes, self.env.action_size, mirror, self.config.task.action_bounds(self.model))
 
     @cached_property
     def algorithm(self) -> Algorithm:
         config = self.config
         assert config.lag is not None
-        horizon = Horizon(config.horizon_iterations, config.num_envs, self.rollout_steps, config.lag)
+        horizon = Horizon(
+            config.horizon_iterations, config.num_envs, self.rollout_steps, config.lag, config.task.episode_steps
+        )
         return algorithm_class(config.algo_name)(config.algo, self.spaces, horizon)
 
     def initial_curriculum(self) -> Any:

@@ -20,7 +20,7 @@ from unilab.runtime.xla import set_deterministic, set_learner_threads
 
 FREE = {
     "steps", "workers", "job_order", "eval_every", "checkpoint_every_s", "hang_after_s",
-    "max_unstable_share", "digest", "init_from",
+    "max_unstable_share", "digest", "init_from", "save_replay",
 }  # fmt: skip
 """Settings that may change between a checkpoint and its resumption: what was computed does not depend on them."""
 

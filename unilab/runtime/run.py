@@ -137,14 +137,16 @@ def spaces_to_json(spaces: Spaces) -> dict[str, Any]:
     lists: Any = mirror and {
         k: {"perm": np.asarray(m.perm).tolist(), "sign": np.asarray(m.sign).tolist()} for k, m in mirror.items()
     }
-    return {"obs_sizes": dict(spaces.obs_sizes), "action_size": spaces.action_size, "mirror": lists}
+    bounds = [bound.tolist() for bound in spaces.action_bounds]
+    return {"obs_sizes": dict(spaces.obs_sizes), "action_size": spaces.action_size, "mirror": lists, "bounds": bounds}
 
 
 def spaces_from_json(data: Mapping[str, Any]) -> Spaces:
     """The inverse of `spaces_to_json`."""
     mirror = data["mirror"]
     mirrors = mirror and {k: Mirror.of(m["sign"], m["perm"]) for k, m in mirror.items()}
-    return Spaces(data["obs_sizes"], data["action_size"], mirrors)
+    low, high = (np.array(bound, np.float32) for bound in data["bounds"])
+    return Spaces(data["obs_sizes"], data["action_size"], mirrors, (low, high))
 
 
 class Policy:
@@ -179,8 +181,13 @@ def load_policy(run: str | Path, checkpoint: str = "best") -> Policy:
 
 def algorithm_from(checkpoint: Checkpoint) -> tuple[Any, Any, Spaces]:
     """The algorithm of a checkpoint, its state and its spaces."""
-    data = checkpoint.manifest["config"]["algo"]
-    config, spaces = algo_from_json(data), spaces_from_json(checkpoint.manifest["spaces"])
-    algorithm = algorithm_class(data["name"])(config, spaces, Horizon(1, config.minibatches, config.rollout_steps, 0))
-    state = checkpoint.tree("algorithm", algorithm.init(jax.random.key(0)))
-    return algorithm, state, spaces
+    data = checkpoint.manifest["config"]
+    config, spaces = algo_from_json(data["algo"]), spaces_from_json(checkpoint.manifest["spaces"])
+    horizon = Horizon(1, data["num_envs"], config.rollout_steps, data["lag"], checkpoint.manifest["episode_steps"])
+    algorithm = algorithm_class(data["algo"]["name"])(config, spaces, horizon)
+    return algorithm, checkpoint.tree("algorithm", learned_shapes(algorithm)), spaces
+
+
+def learned_shapes(algorithm: Any) -> Any:
+    """Shapes and dtypes of what an algorithm learns, without what it remembers."""
+    return jax.eval_shape(lambda: algorithm.split(algorithm.init(jax.random.key(0)))[0])

@@ -18,7 +18,7 @@ import numpy as np
 from unilab.config import Config
 from unilab.envs.registry import stop_if_importing
 from unilab.runtime.checkpoint import Checkpoint, has_checkpoint, load_checkpoint, mark_best, save_checkpoint
-from unilab.runtime.collector import Collector, require_memory
+from unilab.runtime.collector import Collector, replay_bytes, require_memory
 from unilab.runtime.digest import RollingDigest, Trace, named_leaves
 from unilab.runtime.display import Display, QuietDisplay
 from unilab.runtime.errors import NonFiniteError, RunError, UnstableError
@@ -128,7 +128,7 @@ class Training:
         self.plan, self.config, self.folder, self.display, self.trace = plan, plan.config, folder, display, trace
         self.learner = Learner(plan.algorithm, self.config.seed)
         if self.config.init_from is not None and checkpoint is None:
-            other = load_checkpoint(Path(self.config.init_from), "best").tree("algorithm", self.learner.state)
+            other = load_checkpoint(Path(self.config.init_from), "best").tree("algorithm", self.learner.learned)
             self.learner.state = plan.algorithm.policy_from(self.learner.state, other)
         self.curriculum = plan.initial_curriculum()
         self.digest = RollingDigest() if self.config.digest else None
@@ -269,7 +269,7 @@ class Training:
         if self.digest is None and self.trace is None:
             return
         start = time.perf_counter()
-        rollout, weights = collector.ring.rollout(self.iteration - 1), named_leaves(self.learner.state)
+        rollout, weights = collector.ring.rollout(self.iteration - 1), named_leaves(self.learner.learned)
         if self.digest is not None:
             self.digest.add(rollout)
             self.digest.add(weights)
@@ -318,11 +318,15 @@ class Training:
         start = time.perf_counter()
         self._time["wall_s"] = start - self._start
         facts = {
-            "config": self.config.to_json(), "spaces": spaces_to_json(self.plan.spaces), "versions": versions(),
-            "devices": devices(), "digest": self.digest and self.digest.state, "evaluation": self.evaluation,
-            "best": self._best, "time": self._time, "counts": self._counts,
+            "config": self.config.to_json(), "episode_steps": self.config.task.episode_steps,
+            "spaces": spaces_to_json(self.plan.spaces), "versions": versions(), "devices": devices(),
+            "digest": self.digest and self.digest.state, "evaluation": self.evaluation, "best": self._best,
+            "time": self._time, "counts": self._counts,
         }  # fmt: skip
-        parts = {"algorithm": self.learner.state, "curriculum": self.curriculum, **collector.state(self.iteration)}
+        learned, memory = self.plan.algorithm.split(self.learner.state)
+        parts = {"algorithm": learned, "curriculum": self.curriculum, **collector.state(self.iteration)}
+        if self.config.save_replay:
+            parts["memory"] = memory
         save_checkpoint(self.folder, self.iteration, parts, facts)
         self._saved_iteration = self.iteration
         self._last_checkpoint = time.perf_counter()
@@ -332,7 +336,15 @@ class Training:
         """Set everything but the envs and snapshots to what it was when a checkpoint was made."""
         manifest = checkpoint.manifest
         self.iteration, self.evaluation = manifest["iteration"], manifest["evaluation"]
-        self.learner.state = checkpoint.tree("algorithm", self.learner.state)
+        learned, memory = self.plan.algorithm.split(self.learner.state)
+        if "memory" in checkpoint.parts:
+            memory = checkpoint.tree("memory", memory)
+        elif jax.tree.leaves(memory):
+            self._warn(
+                "the checkpoint has no replay (--save-replay keeps it): it is filled again before learning goes on, "
+                "and the results are not those of an undisturbed run"
+            )
+        self.learner.state = self.plan.algorithm.joined(checkpoint.tree("algorithm", learned), memory)
         self.curriculum = checkpoint.tree("curriculum", self.curriculum)
         if self.digest is not None:
             self.digest = RollingDigest(manifest["digest"] or "")
@@ -348,6 +360,8 @@ class Training:
         self._log = RunLog(self.folder, warn=self._warn)
         self.display.start(f"{type(self.config.task).__name__} · {self.config.algo_name}", self.config.steps)
         self.display.message(f"run folder: {self.folder}")
+        if nbytes := replay_bytes(self.plan):
+            self.display.message(f"replay: {nbytes / 2**20:,.0f} MiB on the learner's device")
         if self.config.deterministic:
             is_gpu = jax.default_backend() != "cpu"
             cost = "time: compare time/learn_s with a run without it" if is_gpu else "nothing on a CPU"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,6 +31,17 @@ class StandardTask(Task):
     normal_qvel: ClassVar[bool] = False
     """Whether the noise on qvel is Gaussian; else it is uniform, as that on qpos."""
 
+    train_defaults: ClassVar = {
+        "ppo": {
+            "steps": 1_000_000, "num_envs": 64, "shard_size": 32, "algo.rollout_steps": 32, "algo.epochs": 10,
+            "algo.minibatches": 16, "algo.learning_rate": 1e-3, "algo.schedule": "linear", "algo.entropy_weight": 0.0,
+            "algo.init_std": 1.0, "algo.actor_hidden": (64, 64), "algo.critic_hidden": (64, 64),
+            "algo.activation": "tanh",
+        },
+        "sac": {"steps": 300_000, "num_envs": 16, "shard_size": 8},
+        "td3": {"steps": 300_000, "num_envs": 16, "shard_size": 8},
+    }  # fmt: skip
+
     def model(self, fine: bool = False) -> mujoco.MjModel:
         return mujoco.MjModel.from_xml_path(str(_asset(self.xml)))
 
@@ -52,13 +63,11 @@ class StandardTask(Task):
 
     def bounded(self, action: jax.Array) -> jax.Array:
         """An action within the actuators' range."""
-        low, high = self.action_bounds
+        low, high = self.action_bounds(self._nominal)
         return jnp.clip(action, low, high)
 
-    @cached_property
-    def action_bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """Smallest and largest action [nu]."""
-        low, high = self._nominal.actuator_ctrlrange.T.astype(np.float32)
+    def action_bounds(self, model: mujoco.MjModel) -> tuple[np.ndarray, np.ndarray]:
+        low, high = model.actuator_ctrlrange.T.astype(np.float32)
         return low, high
 
     def control_cost(self, action: jax.Array) -> jax.Array:

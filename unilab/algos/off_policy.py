@@ -1,0 +1,330 @@
+"""What SAC and TD3 share: replay, an ensemble of critics, target networks, and the loop of updates."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from unilab.algos.algorithm import Horizon, Spaces
+from unilab.algos.networks import ACTIVATIONS, MLP
+from unilab.algos.normalizer import Normalizer
+from unilab.algos.replay import Batch, Replay, add_rollout, make_replay, num_steps, sample
+
+
+@dataclass(frozen=True)
+class OffPolicyConfig:
+    """Settings that SAC and TD3 share; the defaults follow CleanRL's for single robots.
+
+    Attributes:
+        rollout_steps: env steps of each env between two rounds of updates.
+        replay_steps: env steps that are kept; rounded down to whole rollouts.
+        warm_up_steps: env steps with random actions at first; they count as data.
+        updates_per_env_step: gradient steps of the critics per env step collected.
+        batch_size: samples of a gradient step.
+        learning_rate: step size of Adam for the actor.
+        critic_learning_rate: step size of Adam for the critics.
+        discount: gamma, the weight of a reward one env step later.
+        n_step: rewards that are summed before bootstrapping.
+        polyak: how far the target networks move towards the others per update.
+        policy_delay: critic updates per actor update.
+        critics: networks in the ensemble.
+        critic_reduction: "min" or "mean" of the ensemble.
+        actor_hidden: widths of the actor's hidden layers.
+        critic_hidden: widths of each critic's hidden layers.
+        activation: "elu", "relu", "silu" or "tanh".
+        normalize_obs: scale observations by their running statistics.
+        reward_scale: factor on the rewards that the critics learn.
+    """
+
+    rollout_steps: int = 8
+    replay_steps: int = 1_000_000
+    warm_up_steps: int = 5_000
+    updates_per_env_step: float = 1.0
+    batch_size: int = 256
+    learning_rate: float = 3e-4
+    critic_learning_rate: float = 1e-3
+    discount: float = 0.99
+    n_step: int = 1
+    polyak: float = 0.005
+    policy_delay: int = 2
+    critics: int = 2
+    critic_reduction: Literal["min", "mean"] = "min"
+    actor_hidden: tuple[int, ...] = (256, 256)
+    critic_hidden: tuple[int, ...] = (256, 256)
+    activation: str = "relu"
+    normalize_obs: bool = False
+    reward_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("rollout_steps", "replay_steps", "batch_size", "n_step", "policy_delay", "critics"):
+            require(self, name, getattr(self, name) >= 1, "at least 1")
+        require(self, "warm_up_steps", self.warm_up_steps >= 0, "at least 0")
+        for name in ("updates_per_env_step", "learning_rate", "critic_learning_rate", "reward_scale"):
+            require(self, name, getattr(self, name) > 0, "greater than 0")
+        for name in ("discount", "polyak"):
+            require(self, name, 0 <= getattr(self, name) <= 1, "between 0 and 1")
+        for name in ("actor_hidden", "critic_hidden"):
+            require(self, name, all(width >= 1 for width in getattr(self, name)), "widths of at least 1")
+        require(self, "activation", self.activation in ACTIVATIONS, f"one of {sorted(ACTIVATIONS)}")
+        require(self, "critic_reduction", self.critic_reduction in ("min", "mean"), "min or mean")
+
+
+def require(config: Any, name: str, is_valid: bool, allowed: str) -> None:
+    """Raise a ValueError that names the field, its value and what is allowed."""
+    if not is_valid:
+        raise ValueError(f"algo.{name} is {getattr(config, name)!r}; allowed: {allowed}")
+
+
+class OffPolicyState(NamedTuple):
+    """All that an update changes."""
+
+    params: dict[str, Any]
+    """Weights: "actor", "critic" (with a leading axis over the ensemble), and what an algorithm adds."""
+    targets: dict[str, Any]
+    """Weights of the target networks."""
+    opt_state: dict[str, Any]
+    obs_norm: dict[str, Normalizer]
+    updates: jax.Array
+    """Gradient steps of the critics so far, int32."""
+    env_steps: jax.Array
+    """Env steps seen so far, int32."""
+    memory: Any
+    """The replay, or () in a state that was stored without it."""
+
+
+class OffPolicySnapshot(NamedTuple):
+    """What a worker needs to act."""
+
+    actor: Any
+    obs_norm: Normalizer
+    is_random: jax.Array
+    """Whether to act at random, as in the beginning."""
+
+
+class OffPolicy(ABC):
+    """The frame of an off-policy algorithm; see `Algorithm` for the meaning of the public methods."""
+
+    targets: tuple[str, ...]
+    """Names of the networks that have a target network."""
+
+    def __init__(self, config: Any, spaces: Spaces, horizon: Horizon) -> None:
+        self.config, self.spaces, self.horizon = config, spaces, horizon
+        self.final_groups = tuple(spaces.obs_sizes)
+        per_rollout = horizon.num_envs * config.rollout_steps
+        self.num_rows = config.replay_steps // per_rollout * config.rollout_steps
+        require(config, "replay_steps", self.num_rows > 0, f"at least num_envs * rollout_steps = {per_rollout}")
+        kept = self.num_rows * horizon.num_envs
+        require(config, "warm_up_steps", config.warm_up_steps <= kept, f"at most the {kept} that are kept")
+        self.updates_per_rollout = round(config.updates_per_env_step * per_rollout)
+        require(
+            config, "updates_per_env_step",
+            abs(self.updates_per_rollout - config.updates_per_env_step * per_rollout) < 1e-6
+            and self.updates_per_rollout >= 1,
+            f"whole numbers of updates per rollout of {per_rollout} env steps",
+        )  # fmt: skip
+        networks = jax.eval_shape(lambda: {name: self.network(name, jax.random.key(0)) for name in ("actor", "critic")})
+        self._graphs = {name: nnx.graphdef(network) for name, network in networks.items()}
+        low, high = spaces.action_bounds
+        self.action_middle, self.action_half = jnp.asarray((high + low) / 2), jnp.asarray((high - low) / 2)
+
+    # --- what an algorithm adds -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def network(self, name: str, key: jax.Array) -> nnx.Module:
+        """The network "actor", or one of the ensemble "critic"."""
+
+    @abstractmethod
+    def explore(self, actor: Any, obs: jax.Array, noise: jax.Array) -> jax.Array:
+        """Exploring actions in [-1, 1] for normalised observations."""
+
+    @abstractmethod
+    def best(self, actor: Any, obs: jax.Array) -> jax.Array:
+        """Best actions in [-1, 1] for normalised observations."""
+
+    @abstractmethod
+    def next_value(self, state: OffPolicyState, batch: Batch, key: jax.Array) -> jax.Array:
+        """What the critics should hold of `next_obs` [B]."""
+
+    @abstractmethod
+    def improve(self, state: OffPolicyState, batch: Batch, key: jax.Array) -> tuple[OffPolicyState, dict[str, Any]]:
+        """Update the actor, and what belongs to it."""
+
+    def extra_params(self) -> dict[str, Any]:
+        """More parameters than those of actor and critics."""
+        return {}
+
+    # --- for the worker -------------------------------------------------------------------------------------------
+
+    def snapshot(self, state: OffPolicyState) -> OffPolicySnapshot:
+        is_random = state.env_steps < self.config.warm_up_steps
+        return OffPolicySnapshot(state.params["actor"], state.obs_norm["actor"], is_random)
+
+    def draw_noise(self, key: jax.Array) -> jax.Array:
+        return jax.random.normal(key, (self.spaces.action_size,), jnp.float32)
+
+    def act(
+        self, snapshot: OffPolicySnapshot, obs: Mapping[str, jax.Array], noise: jax.Array
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        action = self.explore(snapshot.actor, self.normalized(snapshot.obs_norm, obs["actor"]), noise)
+        uniform = 2.0 * jax.scipy.stats.norm.cdf(noise) - 1.0
+        return self._scaled(jnp.where(snapshot.is_random, uniform, action)), {}
+
+    def act_deterministic(self, snapshot: OffPolicySnapshot, obs: Mapping[str, jax.Array]) -> jax.Array:
+        return self._scaled(self.best(snapshot.actor, self.normalized(snapshot.obs_norm, obs["actor"])))
+
+    # --- for the learner ------------------------------------------------------------------------------------------
+
+    def init(self, key: jax.Array) -> OffPolicyState:
+        actor_key, *critic_keys = jax.random.split(key, 1 + self.config.critics)
+        params = {"actor": nnx.state(self.network("actor", actor_key), nnx.Param)}
+        critics = [nnx.state(self.network("critic", k), nnx.Param) for k in critic_keys]
+        params["critic"] = jax.tree.map(lambda *leaves: jnp.stack(leaves), *critics)
+        params |= self.extra_params()
+        return OffPolicyState(
+            params=params,
+            targets={name: jax.tree.map(jnp.copy, params[name]) for name in self.targets},
+            opt_state={name: self._optimizer(name).init(tree) for name, tree in params.items()},
+            obs_norm={group: Normalizer.of_size(size) for group, size in self.spaces.obs_sizes.items()},
+            updates=jnp.int32(0),
+            env_steps=jnp.int32(0),
+            memory=make_replay(
+                self.spaces.obs_sizes, self.spaces.action_size, self.horizon.num_envs, self.num_rows,
+                self.horizon.episode_steps,
+            ),
+        )  # fmt: skip
+
+    def split(self, state: OffPolicyState) -> tuple[OffPolicyState, Any]:
+        return state._replace(memory=()), state.memory
+
+    def joined(self, learned: OffPolicyState, memory: Any) -> OffPolicyState:
+        return learned._replace(memory=memory)
+
+    def policy_from(self, state: OffPolicyState, other: OffPolicyState) -> OffPolicyState:
+        return state._replace(params=other.params, targets=other.targets, obs_norm=other.obs_norm)
+
+    def update(
+        self, state: OffPolicyState, rollout: Mapping[str, jax.Array], key: jax.Array
+    ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+        """Keep a rollout and do its share of gradient steps, once the replay holds what the warm-up collects."""
+        replay = add_rollout(state.memory, rollout)
+        state = state._replace(memory=(), obs_norm=self._refreshed(state, rollout))
+        state = state._replace(env_steps=state.env_steps + rollout["reward"].size)
+        keys = jax.random.split(key, self.updates_per_rollout)
+
+        def step(state: OffPolicyState, key: jax.Array) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+            return self._step(state, replay, key)
+
+        def learn(state: OffPolicyState) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+            state, metrics = jax.lax.scan(step, state, keys)
+            return state, jax.tree.map(jnp.mean, metrics)
+
+        def wait(state: OffPolicyState) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+            shapes = jax.eval_shape(lambda: learn(state)[1])
+            return state, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+        is_ready = num_steps(replay) >= max(self.config.warm_up_steps, 1)
+        state, metrics = jax.lax.cond(is_ready, learn, wait, state)
+        metrics |= {
+            "updates_per_env_step": jnp.where(is_ready, self.updates_per_rollout / rollout["reward"].size, 0.0),
+            "replay_steps": num_steps(replay).astype(jnp.float32),
+        }
+        return state._replace(memory=replay), metrics
+
+    def _step(
+        self, state: OffPolicyState, replay: Replay, key: jax.Array
+    ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+        """One gradient step of the critics, and every few times one of the actor."""
+        config = self.config
+        sample_key, target_key, actor_key = jax.random.split(key, 3)
+        batch = self._prepared(state, sample(replay, sample_key, config.batch_size, config.n_step, config.discount))
+        target = batch.reward + batch.discount * jax.lax.stop_gradient(self.next_value(state, batch, target_key))
+
+        def loss(critic: Any) -> tuple[jax.Array, jax.Array]:
+            values = self.values(critic, batch.obs["critic"], batch.action)
+            return jnp.sum(weighted_mean(jnp.square(values - target), batch.weight)), jnp.mean(values)
+
+        (loss_critic, value_mean), grads = jax.value_and_grad(loss, has_aux=True)(state.params["critic"])
+        state = self.stepped(state, "critic", grads)
+        state = state._replace(updates=state.updates + 1)
+        is_due = state.updates % config.policy_delay == 0
+        shapes = jax.eval_shape(lambda: self.improve(state, batch, actor_key)[1])
+        state, metrics = jax.lax.cond(
+            is_due,
+            lambda s: self.improve(s, batch, actor_key),
+            lambda s: (s, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)),
+            state,
+        )
+        metrics = {name: value * config.policy_delay for name, value in metrics.items()}  # zeros where not due
+        moved = {
+            name: jax.tree.map(lambda t, p: t + config.polyak * (p - t), state.targets[name], state.params[name])
+            for name in self.targets
+        }
+        return state._replace(targets=moved), metrics | {"loss_critic": loss_critic, "value_mean": value_mean}
+
+    # --- parts ----------------------------------------------------------------------------------------------------
+
+    def forward(self, name: str, params: Any, x: jax.Array) -> jax.Array:
+        """Output of a network."""
+        return nnx.merge(self._graphs[name], params)(x)
+
+    def values(self, critic: Any, obs: jax.Array, action: jax.Array) -> jax.Array:
+        """Values [E, B] of the ensemble for normalised observations and actions in [-1, 1]."""
+        x = jnp.concatenate([obs, action], axis=-1)
+        return jax.vmap(lambda params: self.forward("critic", params, x)[..., 0])(critic)
+
+    def reduced(self, values: jax.Array) -> jax.Array:
+        """One value [B] from those of the ensemble [E, B]."""
+        return jnp.min(values, axis=0) if self.config.critic_reduction == "min" else jnp.mean(values, axis=0)
+
+    def stepped(self, state: OffPolicyState, name: str, grads: Any) -> OffPolicyState:
+        """`state` after a step of Adam on some parameters."""
+        updates, opt_state = self._optimizer(name).update(grads, state.opt_state[name])
+        new = optax.apply_updates(state.params[name], updates)
+        return state._replace(params=state.params | {name: new}, opt_state=state.opt_state | {name: opt_state})
+
+    def normalized(self, norm: Normalizer, obs: jax.Array) -> jax.Array:
+        """Observations as the networks see them."""
+        return norm.normalize(obs) if self.config.normalize_obs else obs
+
+    def _prepared(self, state: OffPolicyState, batch: Batch) -> Batch:
+        """A batch as the networks see it."""
+        obs, next_obs = (
+            {group: self.normalized(state.obs_norm[group], x) for group, x in each.items()}
+            for each in (batch.obs, batch.next_obs)
+        )
+        action = (batch.action - self.action_middle) / self.action_half
+        return batch._replace(obs=obs, next_obs=next_obs, action=action, reward=batch.reward * self.config.reward_scale)
+
+    def _refreshed(self, state: OffPolicyState, rollout: Mapping[str, jax.Array]) -> dict[str, Normalizer]:
+        if not self.config.normalize_obs:
+            return state.obs_norm
+        weight = rollout["weight"].reshape(-1)
+        return {
+            group: norm.update(rollout[f"obs/{group}"].reshape(-1, norm.mean.size), weight)
+            for group, norm in state.obs_norm.items()
+        }
+
+    def _scaled(self, action: jax.Array) -> jax.Array:
+        return self.action_middle + self.action_half * action
+
+    def _optimizer(self, name: str) -> optax.GradientTransformation:
+        return optax.adam(self.config.learning_rate if name == "actor" else self.config.critic_learning_rate)
+
+    def perceptron(self, group: str, hidden: tuple[int, ...], size_out: int, key: jax.Array, more: int = 0) -> MLP:
+        """A network that sees a group of observations and `more` numbers."""
+        return MLP(
+            self.spaces.obs_sizes[group] + more, hidden, size_out,
+            activation=self.config.activation, head_scale=0.01 if group == "actor" else 1.0, rngs=nnx.Rngs(key),
+        )  # fmt: skip
+
+
+def weighted_mean(x: jax.Array, weight: jax.Array) -> jax.Array:
+    """Mean over the last axis of x [..., B] with weights [B] of 0 or 1."""
+    return jnp.sum(x * weight, axis=-1) / jnp.maximum(jnp.sum(weight), 1.0)
