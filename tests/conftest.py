@@ -14,7 +14,7 @@ from pathlib import Path
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("NPROC", "2")  # threads of the learner; the number decides rounding
 os.environ.setdefault("MPLBACKEND", "agg")
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # tests and workers compile the same functions many times
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # tests compile the same functions many times
     _cache = tempfile.TemporaryDirectory(prefix="unilab-tests-")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _cache.name
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")

@@ -22,6 +22,7 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "XLA_FLAGS": "",
+    "JAX_ENABLE_COMPILATION_CACHE": "false",  # a worker killed while it writes would leave half a file
 }
 """Variables that a worker is started with: one thread, and none of the learner's XLA settings."""
 
