@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 DASH = "-"
 
 _EVALUATION_BASICS = ("eval/return_mean", "eval/return_std", "eval/length_mean", "eval/episodes")
-_TRAIN_BASICS = ("train/kl", "train/entropy", "train/learning_rate")
+_LEARNER = {
+    "train/kl": "kl", "train/entropy": "entropy", "train/learning_rate": "lr", "train/temperature": "temperature",
+    "train/value_mean": "value", "train/loss_critic": "critic's loss",
+}  # fmt: skip
+"""What is shown of the learner, under which name: the first three that an algorithm has."""
 
 
 class Display(Protocol):
@@ -240,7 +244,7 @@ class _Panel:
         sections = [
             ("wall time", list(zip(("collect", "learn", "wait"), time_shares(row), strict=True))),
             ("episodes", episodes),
-            ("learner", [(short(key), number(value(row, key))) for key in _TRAIN_BASICS]),
+            ("learner", learner_cells(row)),
         ]
         metrics = [(short(key), number(value(row, key))) for key in row if key.startswith("metric/")]
         if metrics:
@@ -289,9 +293,7 @@ def plain_line(row: Mapping[str, Any], pace: Pace) -> str:
         f"collect/learn/wait {collect}/{learn}/{wait}",
         f"return {number(value(row, 'episode/return_mean'))}",
         f"length {number(value(row, 'episode/length_mean'))}",
-        f"kl {number(value(row, 'train/kl'))}",
-        f"entropy {number(value(row, 'train/entropy'))}",
-        f"lr {number(value(row, 'train/learning_rate'))}",
+        *(f"{name} {shown}" for name, shown in learner_cells(row)),
     ]
     parts += [f"{short(key)} {number(value(row, key))}" for key in row if key.startswith("metric/")]
     line = "  ".join(parts)
@@ -313,6 +315,11 @@ def evaluation_cells(row: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("length", number(value(row, "eval/length_mean"))),
         *((short(key), number(value(row, key))) for key in own),
     ]
+
+
+def learner_cells(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Names and shown values of what tells most about an algorithm's updates."""
+    return [(name, number(value(row, key))) for key, name in _LEARNER.items() if key in row][:3]
 
 
 def time_shares(row: Mapping[str, Any]) -> tuple[str, str, str]:
