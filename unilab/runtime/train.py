@@ -137,6 +137,7 @@ class Training:
         self._best: dict[str, Any] = {"iteration": None, "return_mean": -math.inf}
         self._time: defaultdict[str, float] = defaultdict(float)
         self._counts: Counter[str] = Counter()  # "replaced_workers", "unstable_envs"
+        self._episodes: Row = {}
         self._dumps = sorted((folder / FOLDER).glob("*.npz"))
         self._checkpoint = checkpoint
         if checkpoint is not None:
@@ -306,7 +307,9 @@ class Training:
             if name.startswith("time/"):
                 self._time[name[5:]] += value
         self._log.write(row)
-        self.display.update(row)
+        # Where no episode has ended, those that ended last are shown.
+        self._episodes |= {n: x for n, x in row.items() if n.startswith("episode/") and math.isfinite(x)}
+        self.display.update(row | self._episodes)
         return row
 
     # --- checkpoints ----------------------------------------------------------------------------------------------
