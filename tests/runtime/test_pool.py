@@ -121,7 +121,7 @@ FAULTS = {
     "All": (2, "was killed by SIGKILL"),
     "Segfaults": (1, "was killed by SIGSEGV"),
     "Exits": (1, "ended with exit code 3"),
-    "Hangs": (1, "made no progress for 2 s or more, was killed"),
+    "Hangs": (1, "made no progress for 5 s or more, was killed"),
     "Begins": (1, "was killed by SIGKILL"),
     "Evaluates": (1, "was killed by SIGKILL"),
 }
@@ -134,7 +134,7 @@ FAULTS = {
 def test_a_lost_worker_changes_nothing(tmp_path: Path, undisturbed: str, fault: str) -> None:
     """Workers that are killed, crash, leave or hang in a rollout are replaced; the bits stay, and it is told."""
     count, how = FAULTS[fault]
-    config = tiny_config(digest=True, workers=2, lag=1, hang_after_s=2.0 if fault == "Hangs" else 60.0)
+    config = tiny_config(digest=True, workers=2, lag=1, hang_after_s=5.0 if fault == "Hangs" else 60.0)
     display = Messages()
     result = train_plan(replace(ready_plan(config), runner=f"faults:{fault}"), tmp_path / "run", display=display)
     assert result.summary["digest"] == undisturbed
@@ -204,7 +204,7 @@ def test_without_exact_state_a_worker_is_not_replaced(monkeypatch: pytest.Monkey
 @pytest.mark.timeout(300)
 def test_a_worker_that_cannot_be_ended_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that survives SIGKILL could still write, so its job is not handed out again, and that is told."""
-    plan = tiny_plan(workers=1, hang_after_s=0.2, **LONG_ROLLOUT)
+    plan = tiny_plan(workers=1, **LONG_ROLLOUT)
 
     def never(timeout: float) -> int:
         raise subprocess.TimeoutExpired("worker", timeout)
@@ -213,6 +213,7 @@ def test_a_worker_that_cannot_be_ended_ends_the_run(monkeypatch: pytest.MonkeyPa
         begun(collector, plan).schedule.start_rollout(0)
         process = collector.pool._workers[0].process  # type: ignore[attr-defined]
         collector.pool._workers[0].known_kinds.add("rollout")  # type: ignore[attr-defined]
+        collector.pool._watch._patience = 2  # type: ignore[attr-defined]
         process.send_signal(signal.SIGSTOP)
         really_wait = process.wait
         monkeypatch.setattr(process, "wait", never)

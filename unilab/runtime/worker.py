@@ -22,7 +22,8 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "XLA_FLAGS": "",
-    "JAX_ENABLE_COMPILATION_CACHE": "false",  # a worker killed while it writes would leave half a file
+    # Read jax's compilation cache, if there is one, but never write it: a worker that is killed would leave half a file.
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1e9",
 }
 """Variables that a worker is started with: one thread, and none of the learner's XLA settings."""
 
