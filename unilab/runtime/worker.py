@@ -22,7 +22,7 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "XLA_FLAGS": "",
-    # Read jax's compilation cache, if there is one, but never write it: a worker that is killed would leave half a file.
+    # Read jax's compilation cache, if there is one, but never write it: a killed worker would leave half a file.
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1e9",
 }
 """Variables that a worker is started with: one thread, and none of the learner's XLA settings."""
