@@ -50,9 +50,10 @@ def rollout_of(how: str, num_envs: int) -> dict[str, jax.Array]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("n_step", [1, 3])
-@pytest.mark.parametrize("how", ["terminated", "truncated"])
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("name", "how", "n_step"),
+    [("sac", "terminated", 1), ("sac", "truncated", 3), ("td3", "truncated", 1), ("td3", "terminated", 3)],
+)
 def test_values_of_an_mdp_solved_by_hand(name: str, how: str, n_step: int) -> None:
     """A reward of 1 per step: where the MDP ends after five, values are what is left; a time limit changes nothing."""
     algorithm_class, config_class = ALGORITHMS[name]
@@ -119,10 +120,9 @@ def test_updates_are_what_is_asked_for(tmp_path: Path, algo: str) -> None:
     assert policy(np.zeros((5, 2))).shape == (5, 1)
 
 
-@pytest.mark.parametrize("lag", [0, 1])
-def test_with_its_replay_a_resumed_run_is_the_undisturbed_one(tmp_path: Path, algo: str, lag: int) -> None:
+def test_with_its_replay_a_resumed_run_is_the_undisturbed_one(tmp_path: Path, algo: str) -> None:
     """With `save_replay` every bit is the same after a resume; without, the run says that it will not be."""
-    settings = TINY | {"lag": lag, "save_replay": True}
+    settings = TINY | {"lag": 1 if algo == "sac" else 0, "save_replay": True}
     whole = train(make_config(Slider(), algo, **settings), tmp_path / "whole")
     run = tmp_path / "run"
     train(make_config(Slider(), algo, **settings), run, callback=lambda row: row["iteration"] == 3)
