@@ -59,7 +59,7 @@ def digests(run: Path) -> list[str]:
     return [row["digest"] for row in read_metrics(run)]
 
 
-@pytest.mark.parametrize("after", range(1, ITERATIONS))
+@pytest.mark.parametrize("after", [1, 3, 5])
 def test_a_resumed_run_is_the_undisturbed_one(tmp_path: Path, undisturbed: Result, lag: int, after: int) -> None:
     """Stopped after any iteration and resumed, every rollout, weight and evaluation has the same bits."""
     run = interrupted(tmp_path / "run", after, lag=lag)
