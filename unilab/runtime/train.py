@@ -89,8 +89,8 @@ def train_plan(
     trace: Trace | None = None,
 ) -> Result:
     """As `train`, for a plan."""
+    training = Training(plan, folder, display or QuietDisplay(), trace)  # complains before there is a run folder
     with stoppable() as stop, new_run(folder, plan.config):
-        training = Training(plan, folder, display or QuietDisplay(), trace)
         return training.run(stop, callback or (lambda row: None))
 
 
