@@ -51,7 +51,7 @@ def test_task_of_a_notebook_cell_trains(tmp_path: Path) -> None:
 
 
 def test_examples_name_registered_tasks() -> None:
-    """Every task of our own has an example that trains it; those of Gymnasium's suite differ in nothing but the name."""
+    """Every task of our own has an example that trains it; those of Gymnasium's suite differ by name alone."""
     from unilab import TASKS
 
     text = "".join(path.read_text() for path in EXAMPLES.glob("train_*.py"))
