@@ -56,6 +56,16 @@ class Horizon:
     episode_steps: int
 
 
+def require(config: Any, name: str, is_valid: bool, allowed: str) -> None:
+    """Check a setting of an algorithm.
+
+    Raises:
+        ValueError: it is not valid; names the field, its value and what is allowed.
+    """
+    if not is_valid:
+        raise ValueError(f"algo.{name} is {getattr(config, name)!r}; allowed: {allowed}")
+
+
 class Algorithm(Protocol):
     """A learning algorithm. `act` runs in the workers, `update` in the learner; both are jitted by the caller."""
 

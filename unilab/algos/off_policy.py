@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from unilab.algos.algorithm import Horizon, Spaces
+from unilab.algos.algorithm import Horizon, Spaces, require
 from unilab.algos.networks import ACTIVATIONS, MLP
 from unilab.algos.normalizer import Normalizer
 from unilab.algos.replay import Batch, Replay, add_rollout, make_replay, num_steps, sample
@@ -74,12 +74,6 @@ class OffPolicyConfig:
             require(self, name, all(width >= 1 for width in getattr(self, name)), "widths of at least 1")
         require(self, "activation", self.activation in ACTIVATIONS, f"one of {sorted(ACTIVATIONS)}")
         require(self, "critic_reduction", self.critic_reduction in ("min", "mean"), "min or mean")
-
-
-def require(config: Any, name: str, is_valid: bool, allowed: str) -> None:
-    """Raise a ValueError that names the field, its value and what is allowed."""
-    if not is_valid:
-        raise ValueError(f"algo.{name} is {getattr(config, name)!r}; allowed: {allowed}")
 
 
 class OffPolicyState(NamedTuple):

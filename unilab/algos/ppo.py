@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from unilab.algos.algorithm import Horizon, Spaces
+from unilab.algos.algorithm import Horizon, Spaces, require
 from unilab.algos.distributions import gaussian_entropy, gaussian_kl, gaussian_log_prob
 from unilab.algos.networks import ACTIVATIONS, MLP, MirrorMLP
 from unilab.algos.normalizer import Normalizer
@@ -68,22 +68,17 @@ class PPOConfig:
 
     def __post_init__(self) -> None:
         for name in ("rollout_steps", "epochs", "minibatches"):
-            _require(self, name, getattr(self, name) >= 1, "at least 1")
+            require(self, name, getattr(self, name) >= 1, "at least 1")
         for name in ("learning_rate", "kl_target", "max_learning_rate", "clip", "max_grad_norm", "init_std"):
-            _require(self, name, getattr(self, name) > 0, "greater than 0")
+            require(self, name, getattr(self, name) > 0, "greater than 0")
         for name in ("discount", "trace"):
-            _require(self, name, 0 <= getattr(self, name) <= 1, "between 0 and 1")
+            require(self, name, 0 <= getattr(self, name) <= 1, "between 0 and 1")
         for name in ("value_clip", "value_weight", "entropy_weight"):
-            _require(self, name, getattr(self, name) >= 0, "at least 0")
+            require(self, name, getattr(self, name) >= 0, "at least 0")
         for name in ("actor_hidden", "critic_hidden"):
-            _require(self, name, all(width >= 1 for width in getattr(self, name)), "widths of at least 1")
-        _require(self, "activation", self.activation in ACTIVATIONS, f"one of {sorted(ACTIVATIONS)}")
-        _require(self, "schedule", self.schedule in ("adaptive", "linear", "constant"), "adaptive, linear or constant")
-
-
-def _require(config: PPOConfig, name: str, is_valid: bool, allowed: str) -> None:
-    if not is_valid:
-        raise ValueError(f"algo.{name} is {getattr(config, name)!r}; allowed: {allowed}")
+            require(self, name, all(width >= 1 for width in getattr(self, name)), "widths of at least 1")
+        require(self, "activation", self.activation in ACTIVATIONS, f"one of {sorted(ACTIVATIONS)}")
+        require(self, "schedule", self.schedule in ("adaptive", "linear", "constant"), "adaptive, linear or constant")
 
 
 class Snapshot(NamedTuple):

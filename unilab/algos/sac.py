@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from unilab.algos.algorithm import require
 from unilab.algos.distributions import gaussian_log_prob
-from unilab.algos.off_policy import OffPolicy, OffPolicyConfig, OffPolicyState, require, weighted_mean
+from unilab.algos.off_policy import OffPolicy, OffPolicyConfig, OffPolicyState, weighted_mean
 from unilab.algos.replay import Batch
 
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from unilab.algos.off_policy import OffPolicy, OffPolicyConfig, OffPolicyState, require, weighted_mean
+from unilab.algos.algorithm import require
+from unilab.algos.off_policy import OffPolicy, OffPolicyConfig, OffPolicyState, weighted_mean
 from unilab.algos.replay import Batch
 
 

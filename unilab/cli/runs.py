@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -32,11 +31,6 @@ def run_folder(name: str) -> Path:
         more = f" and {len(inner) - 3} more" if len(inner) > 3 else ""
         raise UsageError(f"{name} is not a run folder, but holds some: {', '.join(map(str, inner[:3]))}{more}")
     raise UsageError(f"{name} is not a run folder: it has no config.json; `unilab train` makes one")
-
-
-def quoted(path: Path) -> str:
-    """A path as one word of a shell command."""
-    return shlex.quote(str(path))
 
 
 def figures_table(figures: Mapping[str, Any], indent: str = "  ") -> str:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from unilab.cli.errors import UsageError
 from unilab.cli.flags import HELP, Flag, help_text, require_at_least
-from unilab.cli.runs import figures_table, quoted
+from unilab.cli.runs import figures_table
 from unilab.cli.tasks import ALGO_FLAG, config_and_own, default_config, split_task
+from unilab.names import in_shell
 
 if TYPE_CHECKING:
     from unilab.config import Config
@@ -78,10 +79,10 @@ def _train_seeds(config: Config, seeds: int, out: Path | None, is_quiet: bool, w
         results.append(_train(each, folder, is_quiet))
         print(f"seed {each.seed}: return {results[-1].evaluation['return_mean']:.4g}{_digest(results[-1])}", flush=True)
     plot_curves(folders, out / "curve.png")
-    print(f"\n{_seeds_table(results)}\n\nruns    {quoted(out)}\ncurve   {quoted(out / 'curve.png')}")
+    print(f"\n{_seeds_table(results)}\n\nruns    {in_shell(out)}\ncurve   {in_shell(out / 'curve.png')}")
     for folder in folders if wants_video else ():
         _film(folder)
-    print(f"next    unilab eval {quoted(folders[0])}\n        unilab video {quoted(folders[0])}")
+    print(f"next    unilab eval {in_shell(folders[0])}\n        unilab video {in_shell(folders[0])}")
 
 
 def _seeds_table(results: Sequence[Result]) -> str:
@@ -108,8 +109,8 @@ def show_result(result: Result, wants_video: bool = False) -> None:
     pace = f"{duration(summary['wall_s'])}, {integer(summary['env_steps_per_s'])} a second"
     print(f"\n{what}: {integer(summary['env_steps'])} env steps in {pace}{_digest(result)}")
     print(f"last evaluation, {result.evaluation['episodes']} episodes\n{figures_table(figures)}")
-    run = quoted(result.run)
-    print(f"run     {run}\ncurve   {quoted(result.run / 'curve.png')}")
+    run = in_shell(result.run)
+    print(f"run     {run}\ncurve   {in_shell(result.run / 'curve.png')}")
     if wants_video:
         _film(result.run)
     print(f"next    unilab eval {run}\n        unilab video {run}")
@@ -120,7 +121,7 @@ def _film(folder: Path) -> None:
     from unilab.runtime.video import record_video
 
     result = record_video(folder)
-    print(f"video   {quoted(folder / result.path.name)}" if result.path is not None else result.message, flush=True)
+    print(f"video   {in_shell(folder / result.path.name)}" if result.path is not None else result.message, flush=True)
 
 
 def _digest(result: Result) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shlex
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,9 +23,10 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from unilab.runtime.digest import named_leaves
+from unilab.names import in_shell
+from unilab.runtime.digest import leaves_by_path, named_leaves
 from unilab.runtime.errors import SaveError
-from unilab.runtime.metrics import to_plain, write_json
+from unilab.runtime.metrics import sync_folder, to_plain, write_json
 
 SCHEMA = 2
 KEPT = 2  # newest checkpoints that stay, besides the best
@@ -58,7 +58,7 @@ class Checkpoint:
         """
         arrays = self.arrays(part, template)
         treedef = jax.tree.structure(template)
-        return jax.tree.unflatten(treedef, [jax.numpy.asarray(arrays[name]) for name in _by_path(template)])
+        return jax.tree.unflatten(treedef, [jax.numpy.asarray(arrays[name]) for name in leaves_by_path(template)])
 
     def arrays(self, part: str, template: Any) -> dict[str, np.ndarray]:
         """The arrays of a part on the host, named and shaped like the leaves of `template` (arrays, or their shapes).
@@ -68,7 +68,7 @@ class Checkpoint:
         """
         if part not in self.parts:
             raise CheckpointError(f"{self.folder} has no part {part!r}; it has {sorted(self.parts)}")
-        arrays, expected = self.parts[part], _by_path(template)
+        arrays, expected = self.parts[part], leaves_by_path(template)
         missing, surplus = sorted(set(expected) - set(arrays)), sorted(set(arrays) - set(expected))
         if missing or surplus:
             raise CheckpointError(f"{self.folder}: part {part!r} lacks {missing[:3]} and has unknown {surplus[:3]}")
@@ -80,11 +80,6 @@ class Checkpoint:
                     f"this configuration needs {leaf.dtype}{list(leaf.shape)}"
                 )
         return arrays
-
-
-def _by_path(tree: Any) -> dict[str, Any]:
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
 def save_checkpoint(run: Path, iteration: int, parts: dict[str, Any], facts: dict[str, Any]) -> Path:
@@ -106,7 +101,7 @@ def save_checkpoint(run: Path, iteration: int, parts: dict[str, Any], facts: dic
 def _save_error(run: Path, iteration: int, error: OSError) -> SaveError:
     return SaveError(
         f"checkpoint {iteration} cannot be written ({error.strerror or error}: {run}); earlier ones are untouched. "
-        f"Make room, then `unilab resume {shlex.quote(str(run))}`"
+        f"Make room, then `unilab resume {in_shell(run)}`"
     )
 
 
@@ -125,12 +120,11 @@ def _save(root: Path, iteration: int, parts: dict[str, Any], facts: dict[str, An
         manifest = to_plain({"schema": SCHEMA, "iteration": iteration, "sha256": sums, **facts})
         manifest["own_sha256"] = _own_sum(manifest)
         _write_synced(temporary / "manifest.json", json.dumps(manifest, indent=2).encode())
-        _sync(temporary)
-        if final.exists():  # never without a whole one: the old one goes only when the new one has its name
-            final.rename(root / f".{final.name}.{os.getpid()}.old.tmp")
+        sync_folder(temporary)
+        if final.exists():  # a run saves an iteration once; this one is of another
+            shutil.rmtree(final)
         temporary.rename(final)
-        _sync(root)
-        shutil.rmtree(root / f".{final.name}.{os.getpid()}.old.tmp", ignore_errors=True)
+        sync_folder(root)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     _prune(root)
@@ -258,14 +252,6 @@ def _prune(root: Path) -> None:
     for path in _numbers(root)[:-KEPT]:
         if path.name != best:
             shutil.rmtree(path)
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _write_synced(path: Path, data: bytes) -> None:

@@ -115,12 +115,6 @@ class Collector:
         self.close()
 
 
-def replay_bytes(plan: Plan) -> int:
-    """Bytes of what the algorithm remembers, on the learner's device."""
-    memory = jax.eval_shape(lambda: plan.algorithm.split(plan.algorithm.init(jax.random.key(0)))[1])
-    return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(memory))
-
-
 def require_memory(plan: Plan, num_workers: int) -> None:
     """Refuse a run that this machine cannot hold.
 
@@ -131,15 +125,14 @@ def require_memory(plan: Plan, num_workers: int) -> None:
     shared = sum(total_bytes(shapes) for shapes in layout.values())
     # The learner's working set: about three times a rollout (gathered minibatches, activations, gradients).
     needed = shared + 3 * total_bytes(layout["ring"]) + num_workers * WORKER_BYTES + LEARNER_BYTES
-    if jax.default_backend() == "cpu":
-        needed += replay_bytes(plan)
     there = available_bytes()
-    device = jax.devices()[0]
-    room = (device.memory_stats() or {}).get("bytes_limit", math.inf) if device.platform != "cpu" else math.inf
-    if replay_bytes(plan) > room:
+    device, replay = jax.devices()[0], plan.replay_bytes
+    if device.platform == "cpu":
+        needed += replay
+    elif replay > (room := (device.memory_stats() or {}).get("bytes_limit", math.inf)):
         raise MemoryError(
-            f"the replay needs {replay_bytes(plan) / 2**30:.1f} GiB, but {device.device_kind} has "
-            f"{room / 2**30:.1f} GiB; use a smaller --algo.replay-steps"
+            f"the replay needs {replay / 2**30:.1f} GiB, but {device.device_kind} has {room / 2**30:.1f} GiB; "
+            "use a smaller --algo.replay-steps"
         )
     if needed > there:
         gib = 2**30

@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from unilab.config import Config
+from unilab.envs.batch import Batch
 from unilab.envs.env import Env
-from unilab.envs.physics.base import PhysicsRows
-from unilab.envs.physics.mujoco import MujocoPhysics
 from unilab.envs.task import Task
+from unilab.runtime.bank import own_rows
 from unilab.runtime.digest import Difference, Trace
 from unilab.runtime.job import JobRunner
 from unilab.runtime.plan import Plan
@@ -172,11 +172,8 @@ def _trajectory(task: Task, num_envs: int, steps: int, seed: int) -> np.ndarray:
     key, first = jax.random.key(seed), jnp.int32(0)
     curriculum = jax.tree.map(np.asarray, task.curriculum())
     qpos, qvel, randomised, state = env.begin(key, first, first, curriculum)
-    physics = MujocoPhysics(env.model, task.fields, env.randomised, num_envs, env.substeps)
-    state_rows, model_rows, last_rows = (
-        np.zeros((num_envs, size)) for size in (physics.state_size, physics.model_size, physics.last_size)
-    )
-    rows = PhysicsRows(state_rows, model_rows, last_rows, np.zeros((num_envs, physics.field_size), np.float32))
+    batch = Batch(env, num_envs, seed)
+    physics, rows = batch.physics, own_rows(batch).physics
     physics.attach(rows)
 
     def copies(x: Any) -> np.ndarray:

@@ -77,5 +77,10 @@ def _sum(array: np.ndarray) -> bytes:
 
 def named_leaves(tree: Any) -> dict[str, np.ndarray]:
     """Leaves of a pytree on the host, by their path."""
+    return {name: np.asarray(leaf) for name, leaf in leaves_by_path(tree).items()}
+
+
+def leaves_by_path(tree: Any) -> dict[str, Any]:
+    """Leaves of a pytree, or the shapes that stand for them, by their path."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves}
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from unilab.config import Config, default_shard_size, usable_cores
 from unilab.envs.task import Task
 from unilab.runtime.checkpoint import CheckpointError, load_checkpoint
 from unilab.runtime.collector import Collector
+from unilab.runtime.display import QuietDisplay
 from unilab.runtime.plan import Plan
 from unilab.runtime.run import learned_shapes, read_config
 
@@ -65,7 +65,7 @@ def evaluate(
     seed = (config.eval_seed + 1) % 2**32 if seed is None else seed
     plan = Plan.of(_for_evaluation(config, episodes, seed, workers), fine)
     trained = read_trained(plan, Path(run), checkpoint)
-    with Collector(plan, report=_warn) as collector:
+    with Collector(plan, report=QuietDisplay().warn) as collector:
         collector.publish(0, trained.policy, trained.curriculum)
         figures = collector.evaluate(0)
     first = {name: figures.pop(name) for name in ("episodes", "return_mean", "return_std", "length_mean")}
@@ -82,7 +82,7 @@ def read_trained(plan: Plan, run: Path, checkpoint: str) -> Trained:
         raise ValueError(f"checkpoint is {checkpoint!r}; allowed: {', '.join(CHECKPOINTS)}")
     loaded = load_checkpoint(run, checkpoint)
     for text in loaded.damaged:
-        _warn(f"{text}; {loaded.folder.name} is used instead")
+        QuietDisplay().warn(f"{text}; {loaded.folder.name} is used instead")
     found = {**loaded.manifest["spaces"]["obs_sizes"], "action": loaded.manifest["spaces"]["action_size"]}
     needed = {**plan.spaces.obs_sizes, "action": plan.spaces.action_size}
     if found != needed:
@@ -90,10 +90,6 @@ def read_trained(plan: Plan, run: Path, checkpoint: str) -> Trained:
     state = loaded.tree("algorithm", learned_shapes(plan.algorithm))
     curriculum = loaded.tree("curriculum", plan.initial_curriculum())
     return Trained(int(loaded.manifest["iteration"]), plan.algorithm.snapshot(state), curriculum)
-
-
-def _warn(text: str) -> None:
-    print(f"unilab: {text}", file=sys.stderr, flush=True)
 
 
 def _for_evaluation(config: Config, episodes: int, seed: int, workers: int | None) -> Config:

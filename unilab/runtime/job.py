@@ -14,8 +14,7 @@ import numpy as np
 from unilab.algos.algorithm import Algorithm
 from unilab.envs.batch import Batch
 from unilab.envs.env import EnvState
-from unilab.runtime.bank import Bank, rows_of
-from unilab.runtime.layout import batch_row_shapes
+from unilab.runtime.bank import Bank, own_rows
 from unilab.runtime.memory import Memory
 from unilab.runtime.plan import Plan
 from unilab.runtime.ring import Ring
@@ -156,13 +155,7 @@ class JobRunner:
 
     @cached_property
     def _evaluation_rows(self) -> Any:
-        shapes = batch_row_shapes(self._evaluation_batch)
-        return rows_of(
-            {
-                name: np.zeros((self.plan.evaluation_shard_size, *shape), dtype)
-                for name, (dtype, shape) in shapes.items()
-            }
-        )
+        return own_rows(self._evaluation_batch)
 
     def _act(self, policy: Any, state: EnvState, noise: jax.Array, t: jax.Array) -> Any:
         action, extras = self.algorithm.act(policy, state.obs, noise[t])

@@ -192,12 +192,16 @@ def write_json(path: Path, obj: object) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    # The rename itself is on the disk only when the folder is.
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Put a folder's entries on the disk: only then is a rename in it there too."""
+    fd = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(fd)
     finally:
-        os.close(folder)
+        os.close(fd)
 
 
 def to_plain(obj: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -113,6 +114,12 @@ class Plan:
             config.horizon_iterations, config.num_envs, self.rollout_steps, config.lag, config.task.episode_steps
         )
         return algorithm_class(config.algo_name)(config.algo, self.spaces, horizon)
+
+    @cached_property
+    def replay_bytes(self) -> int:
+        """Bytes of what the algorithm remembers, on the learner's device."""
+        memory = jax.eval_shape(lambda: self.algorithm.split(self.algorithm.init(jax.random.key(0)))[1])
+        return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(memory))
 
     def initial_curriculum(self) -> Any:
         return jax.tree.map(jnp.asarray, self.config.task.curriculum())

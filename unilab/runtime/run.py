@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shlex
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ from unilab.algos.algorithm import Horizon, Spaces
 from unilab.algos.registry import algorithm_class
 from unilab.config import Config, algo_from_json, load_json
 from unilab.envs.task import Mirror, Task
+from unilab.names import in_shell
 from unilab.runtime.checkpoint import Checkpoint, has_checkpoint, load_checkpoint
 from unilab.runtime.metrics import write_json
 
@@ -62,11 +62,6 @@ def new_run(folder: Path, config: Config) -> Iterator[None]:
                 if is_new:
                     folder.rmdir()
             raise
-
-
-def in_shell(path: Path) -> str:
-    """A path as it is to be typed."""
-    return shlex.quote(str(path))
 
 
 def write_config(folder: Path, config: Config) -> None:

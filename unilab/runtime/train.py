@@ -17,15 +17,16 @@ import numpy as np
 
 from unilab.config import Config
 from unilab.envs.registry import stop_if_importing
+from unilab.names import in_shell
 from unilab.runtime.checkpoint import Checkpoint, has_checkpoint, load_checkpoint, mark_best, save_checkpoint
-from unilab.runtime.collector import Collector, replay_bytes, require_memory
+from unilab.runtime.collector import Collector, require_memory
 from unilab.runtime.digest import RollingDigest, Trace, named_leaves
 from unilab.runtime.display import Display, QuietDisplay
 from unilab.runtime.errors import NonFiniteError, RunError, UnstableError
 from unilab.runtime.learner import Learner
 from unilab.runtime.metrics import RunLog, devices, machine, versions, write_json
 from unilab.runtime.plan import Plan
-from unilab.runtime.run import default_folder, in_shell, new_run, spaces_to_json
+from unilab.runtime.run import default_folder, new_run, spaces_to_json
 from unilab.runtime.stop import Stopped, StopRequest
 from unilab.runtime.unstable import FOLDER
 from unilab.runtime.xla import set_deterministic, set_learner_threads
@@ -234,12 +235,12 @@ class Training:
     def _rollout_row(self, collector: Collector) -> Row:
         """Metrics of the rollout that has just been learned from."""
         columns = self.plan.env.columns
-        step_totals, ended_totals = (x.sum(axis=0, dtype=np.float64) for x in collector.ring.totals(self.iteration))
+        per_env = collector.ring.totals(self.iteration)
+        step_totals, ended_totals = (x.sum(axis=0, dtype=np.float64) for x in per_env)
         episodes = ended_totals[columns.names.index("episodes")]
         means = columns.episode_means(ended_totals)
         row: Row = {f"episode/{name}": value for name, value in means.items()} | {"episode/count": int(episodes)}
-        unstable = collector.ring.totals(self.iteration)[0][:, columns.names.index("unstable")]
-        row["rollout/unstable_envs"] = int((unstable > 0).sum())
+        row["rollout/unstable_envs"] = int((per_env[0][:, columns.names.index("unstable")] > 0).sum())
         self._note_unstable(collector, row["rollout/unstable_envs"])
         return row | columns.step_means(step_totals)
 
@@ -363,7 +364,7 @@ class Training:
         self._log = RunLog(self.folder, warn=self._warn)
         self.display.start(f"{type(self.config.task).__name__} · {self.config.algo_name}", self.config.steps)
         self.display.message(f"run folder: {self.folder}")
-        if nbytes := replay_bytes(self.plan):
+        if nbytes := self.plan.replay_bytes:
             self.display.message(f"replay: {nbytes / 2**20:,.0f} MiB on the learner's device")
         if self.config.deterministic:
             is_gpu = jax.default_backend() != "cpu"

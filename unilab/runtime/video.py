@@ -14,9 +14,8 @@ from unilab.envs.batch import Batch
 from unilab.envs.env import Env, EnvState, compile_model
 from unilab.envs.physics.mujoco import STATE
 from unilab.envs.task import Task
-from unilab.runtime.bank import rows_of
+from unilab.runtime.bank import own_rows
 from unilab.runtime.evaluate import Trained, read_trained
-from unilab.runtime.layout import batch_row_shapes
 from unilab.runtime.plan import Plan
 from unilab.runtime.render import RenderResult, render_video
 from unilab.runtime.run import read_config
@@ -87,7 +86,7 @@ def play(env: Env, algorithm: Any, trained: Trained, seed: int) -> Film:
     task, data = env.task, mujoco.MjData(env.model)
     stride = max(1, round(1.0 / (task.control_dt * MAX_FPS)))
     batch = Batch(env, 1, seed)
-    rows = rows_of({name: np.zeros((1, *shape), dtype) for name, (dtype, shape) in batch_row_shapes(batch).items()})
+    rows = own_rows(batch)
     batch.attach(rows, 0, trained.curriculum)
     batch.begin(random_ages=False)
     batch.open_rollout(0, task.episode_steps)

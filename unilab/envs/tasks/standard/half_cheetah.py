@@ -24,6 +24,8 @@ class HalfCheetah(StandardTask):
     xml: ClassVar = "half_cheetah.xml"
     reset_noise: ClassVar = 0.1
     normal_qvel: ClassVar = True
+    unseen: ClassVar = 1
+    """Entries of qpos, from the first on, that are not observed."""
 
     def advance(self, state: Any, physics: Physics, action: jax.Array, key: jax.Array, curriculum: Any) -> Any:
         velocity = physics.delta("qpos")[0] / self.control_dt
@@ -31,4 +33,4 @@ class HalfCheetah(StandardTask):
         return state, terms, jnp.bool_(False), {"velocity": velocity}
 
     def observe(self, state: Any, physics: Physics, key: jax.Array) -> dict[str, jax.Array]:
-        return {"actor": jnp.concatenate([physics.qpos[1:], physics.qvel])}
+        return {"actor": jnp.concatenate([physics.qpos[self.unseen :], physics.qvel])}
