@@ -61,7 +61,8 @@ def test_help_and_list_load_neither_jax_nor_mujoco() -> None:
     code = """
 import sys, unilab
 from unilab.cli import main
-for line in ("--help", "-h", "train --help", "eval -h", "video -h", "list", "list --json", "list -h", "bench -h", "x"):
+lines = "--help,-h,train --help,eval -h,video -h,resume -h,determinism -h,replay -h,list,list --json,list -h,bench -h,x"
+for line in lines.split(","):
     main(line.split())
 print(sorted({"jax", "mujoco", "flax", "optax", "tyro", "rich", "numpy"} & set(sys.modules)))
 """

@@ -87,7 +87,7 @@ class Config:
             _require(name, value, value is None or value >= least, f"at least {least}")
         _require("lag", self.lag, self.lag in (None, 0, 1), "0 or 1")
         for name in ("checkpoint_every_s", "hang_after_s"):
-            _require(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a number greater than 0")
+            _require(name, getattr(self, name), getattr(self, name) > 0, "a number greater than 0")
         _require("max_unstable_share", self.max_unstable_share, 0 <= self.max_unstable_share <= 1, "0 to 1")
         _require("job_order", self.job_order, self.job_order in ("in_order", "shuffled"), "in_order or shuffled")
         size = self.shard_size

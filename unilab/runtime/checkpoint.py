@@ -5,6 +5,7 @@ RUN/checkpoints/000000120/manifest.json           what it is, counters, SHA-256 
                           curriculum.safetensors
                           bank.safetensors        the envs
                           snapshots.safetensors   the policy versions still in use
+                          memory.safetensors      the replay, with `save_replay`
 RUN/checkpoints/best.json                         which one evaluated best
 """
 

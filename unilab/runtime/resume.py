@@ -92,13 +92,13 @@ def _require_work(folder: Path, config: Config, iteration: int) -> None:
 
 def _require_same(checkpoint: Checkpoint, config: Mapping[str, Any]) -> None:
     """Refuse a checkpoint of another task or configuration; names the first difference."""
-    there, here = (_flat(_with_horizon(each)) for each in (checkpoint.manifest["config"], config))
-    for name in sorted(there.keys() | here.keys()):
-        if name not in FREE and there.get(name) != here.get(name):
-            raise CheckpointError(
-                f"{checkpoint.folder} was made with {name} = {there.get(name)!r}, but config.json says "
-                f"{here.get(name)!r}; restore config.json, or train anew"
-            )
+    there, here = (_with_horizon(each) for each in (checkpoint.manifest["config"], config))
+    if difference := _first_difference(there, here):
+        name, old, new = difference
+        raise CheckpointError(
+            f"{checkpoint.folder} was made with {name} = {old!r}, but config.json says {new!r}; restore config.json, "
+            "or train anew"
+        )
 
 
 def _with_horizon(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,13 +107,21 @@ def _with_horizon(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _require_same_spaces(checkpoint: Checkpoint, spaces: Mapping[str, Any]) -> None:
-    there, here = _flat(checkpoint.manifest["spaces"]), _flat(spaces)
-    for name in sorted(there.keys() | here.keys()):
-        if there.get(name) != here.get(name):
-            raise CheckpointError(
-                f"{checkpoint.folder} was made when the task had {name} = {there.get(name)!r}, now it is "
-                f"{here.get(name)!r}; the task's code has changed: restore it, or train anew"
-            )
+    if difference := _first_difference(checkpoint.manifest["spaces"], spaces):
+        name, old, new = difference
+        raise CheckpointError(
+            f"{checkpoint.folder} was made when the task had {name} = {old!r}, now it is {new!r}; the task's code "
+            "has changed: restore it, or train anew"
+        )
+
+
+def _first_difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+    """Name and values of the first entry that differs and must not."""
+    old, new = _flat(there), _flat(here)
+    for name in sorted(old.keys() | new.keys()):
+        if name not in FREE and old.get(name) != new.get(name):
+            return name, old.get(name), new.get(name)
+    return None
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
