@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,8 +14,10 @@ from pathlib import Path
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("NPROC", "2")  # threads of the learner; the number decides rounding
 os.environ.setdefault("MPLBACKEND", "agg")
-# No compilation cache: reading it back crashed jax 0.10 after some hundred trainings in one process.
-os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # tests compile the same functions many times
+    _cache = tempfile.TemporaryDirectory(prefix="unilab-tests-")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _cache.name
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 import psutil
 import pytest

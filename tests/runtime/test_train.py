@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -243,3 +245,17 @@ def test_two_trainings_cannot_share_a_folder(tmp_path: Path) -> None:
     with held(tmp_path / "run"), pytest.raises(ValueError, match="is being trained into by another process"):
         train(tiny_config(), tmp_path / "run")
     assert not list((tmp_path / "run").iterdir())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_training_leaves_no_compiled_code(tmp_path: Path) -> None:
+    """What a training compiled goes with it: else some eighty in one process would use up its memory mappings."""
+
+    def mappings(name: str) -> int:
+        train(tiny_config(), tmp_path / name)
+        gc.collect()
+        return Path("/proc/self/maps").read_text().count("\n")
+
+    mappings("first")
+    second, third = mappings("second"), mappings("third")
+    assert third - second < 50

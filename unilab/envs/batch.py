@@ -7,7 +7,6 @@ jitted calls per control step serve the whole shard: the caller's policy (with `
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -45,6 +44,11 @@ class Batch:
         self.physics = MujocoPhysics(env.model, env.task.fields, env.randomised, shard_size, env.substeps)
         self._seed_key = jax.random.key(seed)
         self._restart_size = min(RESTART_SIZE, shard_size)
+        # Compiled for this batch and freed with it: a jitted method of the class would keep every batch for ever.
+        self._unpack, self._pack = jax.jit(self._unpack_all), jax.jit(self._pack_all)
+        self._begin, self._first = jax.jit(self._begin_all), jax.jit(self._first_of)
+        self._set_ages, self._advance = jax.jit(self._set_ages_of), jax.jit(self._advance_all)
+        self._draw_keys = jax.jit(self._draw_all_keys, static_argnums=2)
 
     def attach(self, rows: BatchRows, first_env: int, curriculum: Any) -> None:
         """Work on `rows`, which belong to the envs `first_env`, `first_env + 1`, ..."""
@@ -121,20 +125,16 @@ class Batch:
 
     # --- pure functions of a batch, compiled once per shape --------------------------------------------------------
 
-    @partial(jax.jit, static_argnums=0)
-    def _unpack(self, words: jax.Array) -> EnvState:
+    def _unpack_all(self, words: jax.Array) -> EnvState:
         return jax.vmap(self.env.state_packing.unpack)(words)
 
-    @partial(jax.jit, static_argnums=0)
-    def _pack(self, state: EnvState) -> jax.Array:
+    def _pack_all(self, state: EnvState) -> jax.Array:
         return jax.vmap(self.env.state_packing.pack)(state)
 
-    @partial(jax.jit, static_argnums=0)
-    def _begin(self, env_ids: jax.Array, episode: jax.Array, curriculum: Any) -> Any:
+    def _begin_all(self, env_ids: jax.Array, episode: jax.Array, curriculum: Any) -> Any:
         return jax.vmap(self.env.begin, in_axes=(None, 0, 0, None))(self._seed_key, env_ids, episode, curriculum)
 
-    @partial(jax.jit, static_argnums=0)
-    def _first(
+    def _first_of(
         self, state: EnvState, index: jax.Array, env_ids: jax.Array, task_state: Any, fields: jax.Array
     ) -> EnvState:
         """States with those of the envs `index` replaced by the first of a new episode; the rollout's totals stay."""
@@ -143,21 +143,18 @@ class Batch:
         new = jax.tree.map(lambda old, value: old.at[index].set(value), state, first)
         return new._replace(ended_totals=state.ended_totals, step_totals=state.step_totals)
 
-    @partial(jax.jit, static_argnums=0)
-    def _set_ages(self, state: EnvState, env_ids: jax.Array) -> EnvState:
+    def _set_ages_of(self, state: EnvState, env_ids: jax.Array) -> EnvState:
         age = jax.vmap(self.env.random_age, in_axes=(None, 0))(self._seed_key, env_ids)
         return state._replace(age=age)
 
-    @partial(jax.jit, static_argnums=(0, 3))
-    def _draw_keys(self, env_ids: jax.Array, first_step: jax.Array, num_steps: int) -> tuple[jax.Array, ...]:
+    def _draw_all_keys(self, env_ids: jax.Array, first_step: jax.Array, num_steps: int) -> tuple[jax.Array, ...]:
         """Keys [T, S] of the streams that a control step draws from."""
         steps = first_step + jnp.arange(num_steps, dtype=jnp.int32)
         per_env = jax.vmap(stream_key, in_axes=(None, None, 0, None))
         per_step = jax.vmap(per_env, in_axes=(None, None, None, 0))
         return tuple(per_step(self._seed_key, stream, env_ids, steps) for stream in (ADVANCE, OBSERVATION, ACTION))
 
-    @partial(jax.jit, static_argnums=0)
-    def _advance(
+    def _advance_all(
         self, state: EnvState, fields: jax.Array, unstable: jax.Array, action: jax.Array,
         advance_keys: jax.Array, obs_keys: jax.Array, t: jax.Array, curriculum: Any,
     ) -> tuple[EnvState, Outcome]:  # fmt: skip
