@@ -44,11 +44,13 @@ def randomised(network: Any, seed: int) -> Any:
         (Mirror.of([1, 1]), Mirror.of([1, -1])),  # nothing odd in
     ],
 )
-def test_mirrored_input_gives_mirrored_output(mirror_in: Mirror, mirror_out: Mirror) -> None:
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_mirrored_input_gives_mirrored_output(mirror_in: Mirror, mirror_out: Mirror, layer_norm: bool) -> None:
     """f(mirror x) = mirror f(x) for random weights, up to rounding."""
     network = MirrorMLP(
-        mirror_in, (6, 4), mirror_out, len(mirror_out.perm), activation="elu", head_scale=1.0, rngs=nnx.Rngs(0)
-    )
+        mirror_in, (6, 4), mirror_out, len(mirror_out.perm), activation="elu", head_scale=1.0, rngs=nnx.Rngs(0),
+        layer_norm=layer_norm,
+    )  # fmt: skip
     network = randomised(network, 0)
     x = jax.random.normal(jax.random.key(1), (5, len(mirror_in.perm)))
     np.testing.assert_allclose(network(mirror_in(x)), mirror_out(network(x)), rtol=1e-4, atol=1e-5)
@@ -99,6 +101,20 @@ def test_perceptron_equals_numpy(activation: str) -> None:
         )
     y = y @ np.asarray(network.head.kernel[...], np.float64) + np.asarray(network.head.bias[...], np.float64)
     np.testing.assert_allclose(network(jnp.asarray(x, jnp.float32)), y, rtol=1e-4, atol=1e-5)
+
+
+def test_layer_norm_takes_out_scale_and_offset() -> None:
+    """With normalised layers, the first one's weights may be scaled without a change of the output."""
+    options = {"activation": "relu", "head_scale": 1.0, "layer_norm": True}
+    mirror = Mirror.of([-1, 1, 1], [0, 2, 1])
+    plain = MLP(3, (64, 4), 2, rngs=nnx.Rngs(0), **options)
+    symmetric = MirrorMLP(mirror, (64, 4), None, 2, rngs=nnx.Rngs(0), **options)
+    x = jax.random.normal(jax.random.key(0), (6, 3))
+    for network, layers in ((plain, plain.layers), (symmetric, [*symmetric.even[:1], *symmetric.odd[:1]])):
+        before = network(x)
+        for layer in layers[:1] if network is plain else layers:
+            layer.kernel[...] = 7.0 * layer.kernel[...]
+        np.testing.assert_allclose(network(x), before, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from unilab.algos.algorithm import Horizon, Spaces
 from unilab.algos.sac import SAC, SACConfig, tanh_gaussian_log_prob
 from unilab.algos.td3 import TD3, TD3Config
 from unilab.config import make_config
+from unilab.envs.task import Mirror
 from unilab.runtime.metrics import read_metrics
 from unilab.runtime.resume import resume
 from unilab.runtime.run import load_policy
@@ -26,6 +28,7 @@ SMALL: dict[str, Any] = {
     "rollout_steps": 5, "warm_up_steps": 0, "actor_hidden": (16,), "critic_hidden": (32, 32), "batch_size": 64,
     "discount": DISCOUNT,
 }  # fmt: skip
+HORIZON = Horizon(9, 4, 5, 0, EPISODE)
 TINY: dict[str, Any] = {
     "steps": 6 * 64, "num_envs": 8, "shard_size": 4, "workers": 0, "lag": 0, "learner_threads": 2, "eval_every": 10**9,
     "eval_episodes": 2, "digest": True, "algo.rollout_steps": 8, "algo.warm_up_steps": 128, "algo.batch_size": 16,
@@ -50,22 +53,28 @@ def rollout_of(how: str, num_envs: int) -> dict[str, jax.Array]:
     }  # fmt: skip
 
 
+C51: dict[str, Any] = {"critic_atoms": 51, "value_range": (0.0, 12.0), "critic_reduction": "mean", "layer_norm": True}
+
+
 @pytest.mark.parametrize(
-    ("name", "how", "n_step"),
-    [("sac", "terminated", 1), ("sac", "truncated", 3), ("td3", "truncated", 1), ("td3", "terminated", 3)],
-)
-def test_values_of_an_mdp_solved_by_hand(name: str, how: str, n_step: int) -> None:
+    ("name", "how", "n_step", "options"),
+    [
+        ("sac", "terminated", 1, {}), ("sac", "truncated", 3, C51), ("td3", "truncated", 1, {}),
+        ("td3", "terminated", 3, C51 | {"critic_reduction": "min"}),
+    ],
+)  # fmt: skip
+def test_values_of_an_mdp_solved_by_hand(name: str, how: str, n_step: int, options: dict[str, Any]) -> None:
     """A reward of 1 per step: where the MDP ends after five, values are what is left; a time limit changes nothing."""
     algorithm_class, config_class = ALGORITHMS[name]
-    extra = {"init_temperature": 1e-6, "learning_rate": 1e-9} if name == "sac" else {"learning_rate": 1e-9}
-    config = config_class(**SMALL, n_step=n_step, updates_per_env_step=10.0, polyak=0.05, **extra)
+    options = options | ({"init_temperature": 1e-6} if name == "sac" else {})
+    config = config_class(**SMALL, n_step=n_step, updates_per_env_step=10.0, polyak=0.05, learning_rate=1e-9, **options)
     algorithm = algorithm_class(config, Spaces({"actor": 6, "critic": 6}, 1), Horizon(100, 4, 5, 0, EPISODE))
     state, update = algorithm.init(jax.random.key(0)), jax.jit(algorithm.update)
     rollout = rollout_of(how, 4)
     for k in range(15):
         state, _ = update(state, rollout, jax.random.key(k))
     obs = jnp.eye(6)[:EPISODE]
-    values = np.asarray(algorithm.values(state.params["critic"], obs, jnp.zeros((EPISODE, 1)))).mean(axis=0)
+    values = np.asarray(algorithm.critics.values(state.params["critic"], obs, jnp.zeros((EPISODE, 1)))).mean(axis=0)
     left = np.arange(EPISODE, 0, -1)
     ends = (1.0 - DISCOUNT**left) / (1.0 - DISCOUNT)
     expected = ends if how == "terminated" else np.full(EPISODE, 1.0 / (1.0 - DISCOUNT))
@@ -90,9 +99,9 @@ def test_actions_stay_in_bounds_and_begin_at_random(name: str) -> None:
     algorithm_class, config_class = ALGORITHMS[name]
     low, high = np.array([-1.0, 2.0], np.float32), np.array([3.0, 2.5], np.float32)
     spaces = Spaces({"actor": 3, "critic": 3}, 2, None, (low, high))
-    algorithm = algorithm_class(config_class(**(SMALL | {"warm_up_steps": 20})), spaces, Horizon(9, 4, 5, 0, EPISODE))
+    algorithm = algorithm_class(config_class(**(SMALL | {"warm_up_steps": 20})), spaces, HORIZON)
     state = algorithm.init(jax.random.key(0))
-    noise = jax.vmap(algorithm.draw_noise)(jax.random.split(jax.random.key(1), 20_000))
+    noise = jax.vmap(algorithm.draw_noise)(jax.random.split(jax.random.key(1), 20_000), jnp.arange(20_000) % 4)
     obs = {"actor": 5.0 * jax.random.normal(jax.random.key(2), (20_000, 3))}
     early, _ = algorithm.act(algorithm.snapshot(state), obs, noise)
     np.testing.assert_allclose(early.mean(axis=0), (low + high) / 2, atol=0.03)
@@ -103,6 +112,115 @@ def test_actions_stay_in_bounds_and_begin_at_random(name: str) -> None:
         assert (np.asarray(actions) >= low - 1e-6).all()
         assert (np.asarray(actions) <= high + 1e-6).all()
     assert np.abs(np.asarray(later) - np.asarray(early)).max() > 0.1
+
+
+MIRROR = {"actor": Mirror.of([-1, 1, 1], [0, 2, 1]), "critic": Mirror.of([1, -1]), "action": Mirror.of([1, 1], [1, 0])}
+SIDED = Spaces({"actor": 3, "critic": 2}, 2, MIRROR)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_networks_respect_the_mirror(name: str) -> None:
+    """With mirror=networks, mirrored observations get mirrored actions, exploring or not, and the same values."""
+    algorithm_class, config_class = ALGORITHMS[name]
+    algorithm = algorithm_class(config_class(**SMALL, mirror="networks"), SIDED, HORIZON)
+    state = algorithm.init(jax.random.key(0))
+    leaves, tree = jax.tree.flatten(state.params)
+    leaves = [x + 0.5 * jax.random.normal(jax.random.key(i), x.shape) for i, x in enumerate(leaves)]
+    params = jax.tree.unflatten(tree, leaves)
+    obs = jax.random.normal(jax.random.key(1), (6, 3))
+    normal = jax.random.normal(jax.random.key(2), (6, 2))
+    std = jnp.full((6, 0 if name == "sac" else 1), 0.1)
+    action = algorithm.explore(params["actor"], obs, jnp.concatenate([normal, std], axis=1))
+    mirrored_noise = jnp.concatenate([MIRROR["action"](normal), std], axis=1)
+    mirrored = algorithm.explore(params["actor"], MIRROR["actor"](obs), mirrored_noise)
+    np.testing.assert_allclose(mirrored, MIRROR["action"](action), atol=1e-5)
+    seen = jax.random.normal(jax.random.key(3), (6, 2))
+    values = algorithm.critics.values(params["critic"], seen, action)
+    np.testing.assert_allclose(
+        algorithm.critics.values(params["critic"], MIRROR["critic"](seen), mirrored), values, rtol=1e-4, atol=1e-5
+    )
+    assert np.abs(values - algorithm.critics.values(params["critic"], seen, mirrored)).max() > 1e-3
+
+
+def test_a_mirror_needs_a_symmetric_task() -> None:
+    """A mirror is refused where the task has none, or where its bounds are not mirror images."""
+    with pytest.raises(ValueError, match="allowed: off, as the task has no mirror"):
+        SAC(SACConfig(**SMALL, mirror="data"), Spaces({"actor": 3, "critic": 2}, 2), HORIZON)
+    lopsided = dataclasses.replace(SIDED, bounds=(np.array([-1.0, -2.0]), np.array([1.0, 1.0])))
+    with pytest.raises(ValueError, match="bounds are not mirror images"):
+        SAC(SACConfig(**SMALL, mirror="networks"), lopsided, HORIZON)
+
+
+def test_td3_explores_more_in_some_envs_than_in_others() -> None:
+    """The standard deviation of the noise goes evenly from the first to the last env."""
+    td3 = TD3(TD3Config(**SMALL, exploration_std=(0.1, 0.4)), Spaces({"actor": 3, "critic": 3}, 2), HORIZON)
+    noise = jax.vmap(td3.draw_noise)(jax.random.split(jax.random.key(0), 4), jnp.arange(4))
+    np.testing.assert_allclose(noise[:, -1], [0.1, 0.2, 0.3, 0.4], rtol=1e-6)
+    actor = td3.init(jax.random.key(0)).params["actor"]
+    obs = jnp.zeros((4, 3))
+    moved = td3.explore(actor, obs, noise) - td3.best(actor, obs)
+    np.testing.assert_allclose(moved, noise[:, -1:] * noise[:, :-1], atol=1e-5)
+
+
+def test_sac_begins_with_the_wanted_spread() -> None:
+    """`init_std` is the standard deviation of an untrained actor's actions before tanh."""
+    sac = SAC(SACConfig(**SMALL, init_std=0.05), Spaces({"actor": 3, "critic": 3}, 2), HORIZON)
+    actor, obs = sac.init(jax.random.key(0)).params["actor"], jax.random.normal(jax.random.key(1), (50, 3))
+    moved = jnp.arctanh(sac.explore(actor, obs, jnp.ones((50, 2)))) - jnp.arctanh(sac.best(actor, obs))
+    np.testing.assert_allclose(moved, 0.05, rtol=0.1)
+
+
+OTHER: dict[str, Any] = {
+    "rollout_steps": 10, "replay_steps": 100, "warm_up_steps": 20, "updates_per_env_step": 2.0, "batch_size": 32,
+    "learning_rate": 1e-2, "critic_learning_rate": 1e-2, "discount": 0.5, "n_step": 2, "polyak": 0.5, "policy_delay": 3,
+    "critics": 3, "critic_reduction": "mean", "critic_atoms": 5, "value_range": (-1.0, 1.0), "actor_hidden": (8,),
+    "critic_hidden": (8,), "activation": "silu", "layer_norm": True, "mirror": "data", "normalize_obs": True,
+    "reward_scale": 2.0, "init_temperature": 0.1, "target_entropy_scale": 0.5, "init_std": 0.1,
+    "exploration_std": (0.1, 0.2), "target_noise": 0.1, "target_noise_clip": 0.1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_field_matters(name: str) -> None:
+    """A change of any setting changes what is computed, as its trace shows."""
+    algorithm_class, config_class = ALGORITHMS[name]
+    base = config_class(**SMALL)
+
+    def trace(config: Any) -> str:
+        algorithm = algorithm_class(config, SIDED, Horizon(9, 4, config.rollout_steps, 0, EPISODE))
+        rollout = {
+            key: jnp.zeros((config.rollout_steps, 4, *shape))
+            for key, shape in {
+                "obs/actor": (3,), "obs/critic": (2,), "final_obs/actor": (3,), "final_obs/critic": (2,),
+                "action": (2,), "reward": (), "terminated": (), "truncated": (), "weight": (),
+            }.items()
+        }  # fmt: skip
+
+        def everything(key: jax.Array) -> Any:
+            state = algorithm.init(key)
+            noise = algorithm.draw_noise(key, jnp.int32(1))[None]
+            action = algorithm.act(algorithm.snapshot(state), {"actor": jnp.zeros((1, 3))}, noise)
+            return action, algorithm.update(state, rollout, key)
+
+        traced = jax.make_jaxpr(everything)(jax.random.key(0))
+        return str(traced) + str([np.asarray(const).tolist() for const in traced.consts])
+
+    same = trace(base)
+    assert trace(config_class(**SMALL)) == same
+    for field in dataclasses.fields(config_class):
+        first = base if field.name != "value_range" else dataclasses.replace(base, critic_atoms=5)
+        before = same if first is base else trace(first)
+        assert trace(dataclasses.replace(first, **{field.name: OTHER[field.name]})) != before, field.name
+
+
+def test_observations_that_the_critic_shares_are_kept_once() -> None:
+    """Where critic and actor see the same, the replay takes at most 1.1 times the bytes of what it has to hold."""
+    rows, envs, size, actions = 1000, 8, 17, 6
+    spaces = Spaces({"actor": size, "critic": size}, actions, shared_obs=True)
+    sac = SAC(SACConfig(replay_steps=rows * envs, warm_up_steps=0), spaces, Horizon(9, envs, 8, 0, 1000))
+    memory = jax.eval_shape(sac.init, jax.random.key(0)).memory
+    nbytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(memory))
+    assert nbytes <= 1.1 * rows * envs * (4 * size + 4 * actions + 4 + 1)
 
 
 @pytest.fixture(scope="module", params=ALGORITHMS)
@@ -143,6 +261,7 @@ def test_with_its_replay_a_resumed_run_is_the_undisturbed_one(tmp_path: Path, al
         ({"algo.replay_steps": 63}, r"algo.replay_steps is 63; allowed: at least num_envs \* rollout_steps = 64"),
         ({"algo.warm_up_steps": 600}, "algo.warm_up_steps is 600; allowed: at most the 512 that are kept"),
         ({"algo.polyak": 2.0}, "algo.polyak is 2.0; allowed: between 0 and 1"),
+        ({"algo.value_range": (2.0, 1.0)}, "algo.value_range is .* a smaller and a larger number"),
     ],
 )
 def test_contradictions_are_named(tmp_path: Path, algo: str, changes: dict[str, Any], message: str) -> None:

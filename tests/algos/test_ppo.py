@@ -172,7 +172,7 @@ def test_exploration_has_the_stated_spread(ppo: PPO) -> None:
     """Before the first update actions scatter with `init_std`, and log_prob is the logarithm of their density."""
     snapshot = ppo.snapshot(ppo.init(KEY))
     obs = {"actor": jnp.zeros((4000, OBS))}
-    noise = jax.vmap(ppo.draw_noise)(jax.random.split(KEY, 4000))
+    noise = jax.vmap(ppo.draw_noise)(jax.random.split(KEY, 4000), jnp.arange(4000))
     action, extras = ppo.act(snapshot, obs, noise)
     mean = ppo.act_deterministic(snapshot, obs)
     np.testing.assert_allclose((action - mean).std(axis=0), ppo.config.init_std, rtol=0.05)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unilab.algos.replay import Replay, _steps_from, add_rollout, make_replay, num_steps, sample
+from unilab.algos.replay import Replay, _steps_from, add_rollout, make_replay, num_steps, sample, with_mirror_images
+from unilab.envs.task import Mirror
 
 EPISODE = 5  # env steps to the time limit
 SIZES = {"actor": 2, "critic": 3}
@@ -123,3 +124,21 @@ def test_adding_in_place() -> None:
     add: Any = jax.jit(add_rollout, donate_argnums=0)
     after: Replay = add(replay, {name: jnp.asarray(x) for name, x in history.rollout(4).items()})
     assert after.action.unsafe_buffer_pointer() == before
+
+
+def test_mirror_images_follow_the_batch() -> None:
+    """The second half of a batch is the mirror image of the first, with the same rewards, discounts and weights."""
+    history = History(2, 0)
+    replay = add_rollout(
+        make_replay(SIZES, 1, 2, 8, EPISODE), {k: jnp.asarray(x) for k, x in history.rollout(8).items()}
+    )
+    batch = sample(replay, jax.random.key(0), 6, 1, DISCOUNT)
+    mirror = {"actor": Mirror.of([1, 1], [1, 0]), "critic": Mirror.of([-1, 1, -1]), "action": Mirror.of([-1])}
+    both = with_mirror_images(batch, mirror)
+    for before, after in zip(jax.tree.leaves(batch), jax.tree.leaves(both), strict=True):
+        np.testing.assert_array_equal(before, after[:6])
+    np.testing.assert_array_equal(both.obs["actor"][6:], batch.obs["actor"][:, ::-1])
+    np.testing.assert_array_equal(both.next_obs["critic"][6:], batch.next_obs["critic"] * np.array([-1, 1, -1]))
+    np.testing.assert_array_equal(both.action[6:], -batch.action)
+    for name in ("reward", "discount", "weight"):
+        np.testing.assert_array_equal(getattr(both, name)[6:], getattr(batch, name))

@@ -23,12 +23,14 @@ class Spaces:
         action_size: length of an action.
         mirror: left-right symmetry of "actor", "critic" and "action", or None.
         bounds: smallest and largest sensible action [A]; by default -1 and 1. Only bounded policies heed them.
+        shared_obs: whether "critic" is the same as "actor".
     """
 
     obs_sizes: Mapping[str, int]
     action_size: int
     mirror: Mapping[str, Involution] | None = None
     bounds: tuple[np.ndarray, np.ndarray] | None = None
+    shared_obs: bool = False
 
     @property
     def action_bounds(self) -> tuple[np.ndarray, np.ndarray]:
@@ -78,8 +80,8 @@ class Algorithm(Protocol):
     def snapshot(self, state: Tree) -> Tree:
         """What a worker needs to act: the actor and the observation normaliser."""
 
-    def draw_noise(self, key: jax.Array) -> jax.Array:
-        """Random numbers that one action of one env needs."""
+    def draw_noise(self, key: jax.Array, env: jax.Array) -> jax.Array:
+        """What one action of env number `env` needs to be random: a vector."""
 
     def act(
         self, snapshot: Tree, obs: Mapping[str, jax.Array], noise: jax.Array

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,20 @@ class Involution(Protocol):
     def sign(self) -> np.ndarray: ...
 
 
+class SignedSwap(NamedTuple):
+    """An `Involution`."""
+
+    perm: np.ndarray
+    sign: np.ndarray
+
+    @classmethod
+    def concatenated(cls, *parts: Involution) -> SignedSwap:
+        """The mirror of vectors that stand one after the other."""
+        starts = np.cumsum([0] + [len(part.perm) for part in parts])
+        perms = [np.asarray(part.perm) + start for part, start in zip(parts, starts, strict=False)]
+        return cls(np.concatenate(perms), np.concatenate([np.asarray(part.sign) for part in parts]))
+
+
 def _dense(size_in: int, size_out: int, scale: float, bias: bool, rngs: nnx.Rngs) -> nnx.Linear:
     # Full float32 on every device: a GPU's default would make the learner's log-probabilities differ from the worker's.
     return nnx.Linear(
@@ -48,19 +62,23 @@ class MLP(nnx.Module):
     Args:
         hidden: widths of the hidden layers.
         head_scale: gain of the last layer's weights.
+        layer_norm: normalise each hidden layer before its activation (Ba et al. 2016, arXiv 1607.06450).
     """
 
     def __init__(
-        self, size_in: int, hidden: Sequence[int], size_out: int, *, activation: str, head_scale: float, rngs: nnx.Rngs
-    ) -> None:
+        self, size_in: int, hidden: Sequence[int], size_out: int, *, activation: str, head_scale: float, rngs: nnx.Rngs,
+        layer_norm: bool = False,
+    ) -> None:  # fmt: skip
         sizes = [size_in, *hidden]
         self.layers = nnx.List([_dense(a, b, 2**0.5, True, rngs) for a, b in pairwise(sizes)])
+        self.norms = nnx.List([nnx.LayerNorm(width, rngs=rngs) for width in hidden if layer_norm])
         self.head = _dense(sizes[-1], size_out, head_scale, True, rngs)
         self.activation = activation
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        for layer in self.layers:
-            x = ACTIVATIONS[self.activation](layer(x))
+        for i, layer in enumerate(self.layers):
+            x = layer(x)
+            x = ACTIVATIONS[self.activation](self.norms[i](x) if self.norms else x)
         return self.head(x)
 
 
@@ -92,11 +110,12 @@ class MirrorMLP(nnx.Module):
     Args:
         hidden: widths of the hidden layers, even numbers.
         mirror_in, mirror_out: symmetry of the input and output; `None` for an output that the mirror leaves alone.
+        layer_norm: normalise each hidden layer, both halves together, before its bias and activation.
     """
 
     def __init__(
         self, mirror_in: Involution, hidden: Sequence[int], mirror_out: Involution | None, size_out: int, *,
-        activation: str, head_scale: float, rngs: nnx.Rngs,
+        activation: str, head_scale: float, rngs: nnx.Rngs, layer_norm: bool = False,
     ) -> None:  # fmt: skip
         if any(width % 2 for width in hidden):
             raise ValueError(f"a mirror-symmetric network needs even hidden widths, given {tuple(hidden)}")
@@ -115,19 +134,39 @@ class MirrorMLP(nnx.Module):
         self.even, self.odd, self.biases = nnx.List(even_layers), nnx.List(odd_layers), nnx.List(biases)
         self.head = _dense(even, even_out, head_scale, True, rngs)
         self.odd_head = _dense(odd, odd_out, head_scale, False, rngs) if odd_out else None
-        self.activation = activation
+        self.activation, self.layer_norm = activation, layer_norm
 
     def __call__(self, x: jax.Array) -> jax.Array:
         activation = ACTIVATIONS[self.activation]
         even, odd = (_project(x, basis) for basis in parity_bases(self.mirror_in))
         for even_layer, odd_layer, bias in zip(self.even, self.odd, self.biases, strict=True):
             kept, flipped = even_layer(even), odd_layer(odd)
-            u = activation((kept + flipped) / 2**0.5 + bias[...])
-            v = activation((kept - flipped) / 2**0.5 + bias[...])
+            u, v = (kept + flipped) / 2**0.5, (kept - flipped) / 2**0.5
+            if self.layer_norm:
+                u, v = _standardized(u, v)
+            u, v = activation(u + bias[...]), activation(v + bias[...])
             even, odd = (u + v) / 2**0.5, (u - v) / 2**0.5
         even_basis, odd_basis = parity_bases(self.mirror_out)
         y = self.head(even) @ even_basis.T
         return y if self.odd_head is None else y + self.odd_head(odd) @ odd_basis.T
+
+
+def perceptron(
+    size_in: int, hidden: Sequence[int], size_out: int, mirror_in: Involution | None, mirror_out: Involution | None,
+    **options: Any,
+) -> MLP | MirrorMLP:  # fmt: skip
+    """A perceptron that respects a symmetry, or a plain one where `mirror_in` is None."""
+    if mirror_in is None:
+        return MLP(size_in, hidden, size_out, **options)
+    return MirrorMLP(mirror_in, hidden, mirror_out, size_out, **options)
+
+
+def _standardized(u: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Two halves of a layer, together with mean 0 and variance 1."""
+    mean = 0.5 * (jnp.mean(u, axis=-1, keepdims=True) + jnp.mean(v, axis=-1, keepdims=True))
+    squares = jnp.square(u - mean) + jnp.square(v - mean)
+    scale = jax.lax.rsqrt(0.5 * jnp.mean(squares, axis=-1, keepdims=True) + 1e-6)
+    return (u - mean) * scale, (v - mean) * scale
 
 
 def _static(mirror: Involution) -> SignedPermutation:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 
 from unilab.algos.algorithm import Horizon, Spaces, require
-from unilab.algos.networks import ACTIVATIONS, MLP
+from unilab.algos.critics import CategoricalCritics, Critics, ScalarCritics
+from unilab.algos.networks import ACTIVATIONS, MLP, Involution, MirrorMLP, SignedSwap, perceptron
 from unilab.algos.normalizer import Normalizer
-from unilab.algos.replay import Batch, Replay, add_rollout, make_replay, num_steps, sample
+from unilab.algos.replay import Batch, Replay, add_rollout, make_replay, num_steps, sample, with_mirror_images
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,14 @@ class OffPolicyConfig:
         policy_delay: critic updates per actor update.
         critics: networks in the ensemble.
         critic_reduction: "min" or "mean" of the ensemble.
+        critic_atoms: 1 for critics that give a number; more for a distribution over so many values (C51).
+        value_range: smallest and largest value of that distribution, in units of the scaled reward.
         actor_hidden: widths of the actor's hidden layers.
         critic_hidden: widths of each critic's hidden layers.
         activation: "elu", "relu", "silu" or "tanh".
+        layer_norm: normalise hidden layers before their activation.
+        mirror: use of the task's left-right symmetry: "off"; "data", half of each batch is the mirror image of the
+            other half; "networks", actor and critics respect it by construction, at half the work of plain ones.
         normalize_obs: scale observations by their running statistics.
         reward_scale: factor on the rewards that the critics learn.
     """
@@ -56,14 +63,26 @@ class OffPolicyConfig:
     policy_delay: int = 2
     critics: int = 2
     critic_reduction: Literal["min", "mean"] = "min"
+    critic_atoms: int = 1
+    value_range: tuple[float, float] = (-20.0, 20.0)
     actor_hidden: tuple[int, ...] = (256, 256)
     critic_hidden: tuple[int, ...] = (256, 256)
     activation: str = "relu"
+    layer_norm: bool = False
+    mirror: Literal["off", "data", "networks"] = "off"
     normalize_obs: bool = False
     reward_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("rollout_steps", "replay_steps", "batch_size", "n_step", "policy_delay", "critics"):
+        for name in (
+            "rollout_steps",
+            "replay_steps",
+            "batch_size",
+            "n_step",
+            "policy_delay",
+            "critics",
+            "critic_atoms",
+        ):
             require(self, name, getattr(self, name) >= 1, "at least 1")
         require(self, "warm_up_steps", self.warm_up_steps >= 0, "at least 0")
         for name in ("updates_per_env_step", "learning_rate", "critic_learning_rate", "reward_scale"):
@@ -74,6 +93,9 @@ class OffPolicyConfig:
             require(self, name, all(width >= 1 for width in getattr(self, name)), "widths of at least 1")
         require(self, "activation", self.activation in ACTIVATIONS, f"one of {sorted(ACTIVATIONS)}")
         require(self, "critic_reduction", self.critic_reduction in ("min", "mean"), "min or mean")
+        require(self, "value_range", self.value_range[0] < self.value_range[1], "a smaller and a larger number")
+        require(self, "mirror", self.mirror in ("off", "data", "networks"), "off, data or networks")
+        require(self, "batch_size", self.mirror != "data" or self.batch_size % 2 == 0, "even numbers with mirror=data")
 
 
 class OffPolicyState(NamedTuple):
@@ -105,34 +127,43 @@ class OffPolicySnapshot(NamedTuple):
 class OffPolicy(ABC):
     """The frame of an off-policy algorithm; see `Algorithm` for the meaning of the public methods."""
 
-    targets: tuple[str, ...]
+    targets: ClassVar[tuple[str, ...]]
     """Names of the networks that have a target network."""
+    actor_heads: ClassVar[int]
+    """Numbers that the actor gives per entry of an action."""
 
     def __init__(self, config: Any, spaces: Spaces, horizon: Horizon) -> None:
         self.config, self.spaces, self.horizon = config, spaces, horizon
-        self.final_groups = tuple(spaces.obs_sizes)
+        self.final_groups = ("actor",) if spaces.shared_obs else ("actor", "critic")
+        self.obs_sizes = {group: spaces.obs_sizes[group] for group in self.final_groups}  # what is kept
         per_rollout = horizon.num_envs * config.rollout_steps
         self.num_rows = config.replay_steps // per_rollout * config.rollout_steps
-        require(config, "replay_steps", self.num_rows > 0, f"at least num_envs * rollout_steps = {per_rollout}")
-        kept = self.num_rows * horizon.num_envs
-        require(config, "warm_up_steps", config.warm_up_steps <= kept, f"at most the {kept} that are kept")
         self.updates_per_rollout = round(config.updates_per_env_step * per_rollout)
-        require(
-            config, "updates_per_env_step",
-            abs(self.updates_per_rollout - config.updates_per_env_step * per_rollout) < 1e-6
-            and self.updates_per_rollout >= 1,
-            f"whole numbers of updates per rollout of {per_rollout} env steps",
-        )  # fmt: skip
-        networks = jax.eval_shape(lambda: {name: self.network(name, jax.random.key(0)) for name in ("actor", "critic")})
-        self._graphs = {name: nnx.graphdef(network) for name, network in networks.items()}
+        self._mirror: Mapping[str, Involution] = (spaces.mirror or {}) if config.mirror != "off" else {}
+        self._check(per_rollout)
         low, high = spaces.action_bounds
         self.action_middle, self.action_half = jnp.asarray((high + low) / 2), jnp.asarray((high - low) / 2)
+        networks = jax.eval_shape(lambda: {name: self.network(name, jax.random.key(0)) for name in ("actor", "critic")})
+        self._graphs = {name: nnx.graphdef(network) for name, network in networks.items()}
+        self.critics = self._critics()
+
+    def _check(self, per_rollout: int) -> None:
+        """Refuse settings that do not fit the task, or each other."""
+        config, kept = self.config, self.num_rows * self.horizon.num_envs
+        require(config, "replay_steps", kept > 0, f"at least num_envs * rollout_steps = {per_rollout}")
+        require(config, "warm_up_steps", config.warm_up_steps <= kept, f"at most the {kept} that are kept")
+        updates = config.updates_per_env_step * per_rollout
+        is_whole = round(updates) >= 1 and abs(round(updates) - updates) < 1e-6
+        allowed = f"whole numbers of updates per rollout of {per_rollout} env steps"
+        require(config, "updates_per_env_step", is_whole, allowed)
+        if config.mirror != "off":
+            require(config, "mirror", bool(self._mirror), "off, as the task has no mirror()")
+            low, high = self.spaces.action_bounds
+            perm, sign = self._mirror["action"].perm, self._mirror["action"].sign
+            is_symmetric = np.allclose(np.where(sign > 0, low[perm], -high[perm]), low)
+            require(config, "mirror", is_symmetric, "off, as the task's action_bounds are not mirror images")
 
     # --- what an algorithm adds -----------------------------------------------------------------------------------
-
-    @abstractmethod
-    def network(self, name: str, key: jax.Array) -> nnx.Module:
-        """The network "actor", or one of the ensemble "critic"."""
 
     @abstractmethod
     def explore(self, actor: Any, obs: jax.Array, noise: jax.Array) -> jax.Array:
@@ -143,8 +174,8 @@ class OffPolicy(ABC):
         """Best actions in [-1, 1] for normalised observations."""
 
     @abstractmethod
-    def next_value(self, state: OffPolicyState, batch: Batch, key: jax.Array) -> jax.Array:
-        """What the critics should hold of `next_obs` [B]."""
+    def next_action(self, state: OffPolicyState, obs: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Actions [B, A] for observations that follow, and a bonus [B] on top of their value."""
 
     @abstractmethod
     def improve(self, state: OffPolicyState, batch: Batch, key: jax.Array) -> tuple[OffPolicyState, dict[str, Any]]:
@@ -160,14 +191,14 @@ class OffPolicy(ABC):
         is_random = state.env_steps < self.config.warm_up_steps
         return OffPolicySnapshot(state.params["actor"], state.obs_norm["actor"], is_random)
 
-    def draw_noise(self, key: jax.Array) -> jax.Array:
+    def draw_noise(self, key: jax.Array, env: jax.Array) -> jax.Array:
         return jax.random.normal(key, (self.spaces.action_size,), jnp.float32)
 
     def act(
         self, snapshot: OffPolicySnapshot, obs: Mapping[str, jax.Array], noise: jax.Array
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         action = self.explore(snapshot.actor, self.normalized(snapshot.obs_norm, obs["actor"]), noise)
-        uniform = 2.0 * jax.scipy.stats.norm.cdf(noise) - 1.0
+        uniform = 2.0 * jax.scipy.stats.norm.cdf(noise[..., : self.spaces.action_size]) - 1.0
         return self._scaled(jnp.where(snapshot.is_random, uniform, action)), {}
 
     def act_deterministic(self, snapshot: OffPolicySnapshot, obs: Mapping[str, jax.Array]) -> jax.Array:
@@ -185,11 +216,11 @@ class OffPolicy(ABC):
             params=params,
             targets={name: jax.tree.map(jnp.copy, params[name]) for name in self.targets},
             opt_state={name: self._optimizer(name).init(tree) for name, tree in params.items()},
-            obs_norm={group: Normalizer.of_size(size) for group, size in self.spaces.obs_sizes.items()},
+            obs_norm={group: Normalizer.of_size(size) for group, size in self.obs_sizes.items()},
             updates=jnp.int32(0),
             env_steps=jnp.int32(0),
             memory=make_replay(
-                self.spaces.obs_sizes, self.spaces.action_size, self.horizon.num_envs, self.num_rows,
+                self.obs_sizes, self.spaces.action_size, self.horizon.num_envs, self.num_rows,
                 self.horizon.episode_steps,
             ),
         )  # fmt: skip
@@ -237,12 +268,11 @@ class OffPolicy(ABC):
         """One gradient step of the critics, and every few times one of the actor."""
         config = self.config
         sample_key, target_key, actor_key = jax.random.split(key, 3)
-        batch = self._prepared(state, sample(replay, sample_key, config.batch_size, config.n_step, config.discount))
-        target = batch.reward + batch.discount * jax.lax.stop_gradient(self.next_value(state, batch, target_key))
+        batch = self._sampled(state, replay, sample_key)
+        target = self._target(state, batch, target_key)
 
         def loss(critic: Any) -> tuple[jax.Array, jax.Array]:
-            values = self.values(critic, batch.obs["critic"], batch.action)
-            return jnp.sum(weighted_mean(jnp.square(values - target), batch.weight)), jnp.mean(values)
+            return self.critics.loss(critic, batch.obs["critic"], batch.action, target, batch.weight)
 
         (loss_critic, value_mean), grads = jax.value_and_grad(loss, has_aux=True)(state.params["critic"])
         state = self.stepped(state, "critic", grads)
@@ -268,15 +298,6 @@ class OffPolicy(ABC):
         """Output of a network."""
         return nnx.merge(self._graphs[name], params)(x)
 
-    def values(self, critic: Any, obs: jax.Array, action: jax.Array) -> jax.Array:
-        """Values [E, B] of the ensemble for normalised observations and actions in [-1, 1]."""
-        x = jnp.concatenate([obs, action], axis=-1)
-        return jax.vmap(lambda params: self.forward("critic", params, x)[..., 0])(critic)
-
-    def reduced(self, values: jax.Array) -> jax.Array:
-        """One value [B] from those of the ensemble [E, B]."""
-        return jnp.min(values, axis=0) if self.config.critic_reduction == "min" else jnp.mean(values, axis=0)
-
     def stepped(self, state: OffPolicyState, name: str, grads: Any) -> OffPolicyState:
         """`state` after a step of Adam on some parameters."""
         updates, opt_state = self._optimizer(name).update(grads, state.opt_state[name])
@@ -287,23 +308,43 @@ class OffPolicy(ABC):
         """Observations as the networks see them."""
         return norm.normalize(obs) if self.config.normalize_obs else obs
 
-    def _prepared(self, state: OffPolicyState, batch: Batch) -> Batch:
-        """A batch as the networks see it."""
-        obs, next_obs = (
-            {group: self.normalized(state.obs_norm[group], x) for group, x in each.items()}
-            for each in (batch.obs, batch.next_obs)
+    def _sampled(self, state: OffPolicyState, replay: Replay, key: jax.Array) -> Batch:
+        """A random batch as the networks see it."""
+        config, is_mirrored = self.config, self.config.mirror == "data"
+        batch = sample(replay, key, config.batch_size // 2 if is_mirrored else config.batch_size, config.n_step,
+                       config.discount)  # fmt: skip
+        if is_mirrored:
+            batch = with_mirror_images(batch, self._mirror)
+
+        def seen(obs: dict[str, jax.Array]) -> dict[str, jax.Array]:
+            obs = {group: self.normalized(state.obs_norm[group], x) for group, x in obs.items()}
+            return {"critic": obs["actor"], **obs}
+
+        return batch._replace(
+            obs=seen(batch.obs),
+            next_obs=seen(batch.next_obs),
+            action=(batch.action - self.action_middle) / self.action_half,
+            reward=batch.reward * config.reward_scale,
         )
-        action = (batch.action - self.action_middle) / self.action_half
-        return batch._replace(obs=obs, next_obs=next_obs, action=action, reward=batch.reward * self.config.reward_scale)
+
+    def _target(self, state: OffPolicyState, batch: Batch, key: jax.Array) -> jax.Array:
+        """What the critics should say of a batch."""
+        action, bonus = self.next_action(state, batch.next_obs["actor"], key)
+        obs = batch.next_obs["critic"]
+        target = self.critics.target(state.targets["critic"], obs, action, bonus, batch.reward, batch.discount)
+        return jax.lax.stop_gradient(target)
 
     def _refreshed(self, state: OffPolicyState, rollout: Mapping[str, jax.Array]) -> dict[str, Normalizer]:
         if not self.config.normalize_obs:
             return state.obs_norm
         weight = rollout["weight"].reshape(-1)
-        return {
-            group: norm.update(rollout[f"obs/{group}"].reshape(-1, norm.mean.size), weight)
-            for group, norm in state.obs_norm.items()
-        }
+        refreshed = {}
+        for group, norm in state.obs_norm.items():
+            norm = norm.update(rollout[f"obs/{group}"].reshape(-1, norm.mean.size), weight)
+            if self._mirror:
+                norm = norm.symmetrized(self._mirror[group].perm, self._mirror[group].sign)
+            refreshed[group] = norm
+        return refreshed
 
     def _scaled(self, action: jax.Array) -> jax.Array:
         return self.action_middle + self.action_half * action
@@ -311,14 +352,36 @@ class OffPolicy(ABC):
     def _optimizer(self, name: str) -> optax.GradientTransformation:
         return optax.adam(self.config.learning_rate if name == "actor" else self.config.critic_learning_rate)
 
-    def perceptron(self, group: str, hidden: tuple[int, ...], size_out: int, key: jax.Array, more: int = 0) -> MLP:
-        """A network that sees a group of observations and `more` numbers."""
-        return MLP(
-            self.spaces.obs_sizes[group] + more, hidden, size_out,
-            activation=self.config.activation, head_scale=0.01 if group == "actor" else 1.0, rngs=nnx.Rngs(key),
+    def network(self, name: str, key: jax.Array) -> MLP | MirrorMLP:
+        """The actor, or one of the ensemble "critic"."""
+        config, size, sizes = self.config, self.spaces.action_size, self.spaces.obs_sizes
+        shape = {
+            "actor": (sizes["actor"], config.actor_hidden, self.actor_heads * size),
+            "critic": (sizes["critic"] + size, config.critic_hidden, config.critic_atoms),
+        }[name]
+        return perceptron(
+            *shape, *self._network_mirrors(name), activation=config.activation, layer_norm=config.layer_norm,
+            head_scale=0.01 if name == "actor" else 1.0, rngs=nnx.Rngs(key),
         )  # fmt: skip
 
+    def _network_mirrors(self, name: str) -> tuple[Involution | None, Involution | None]:
+        """Symmetry of a network's input and output."""
+        if self.config.mirror != "networks":
+            return None, None
+        mirror = self._mirror
+        if name == "critic":
+            return SignedSwap.concatenated(mirror["critic"], mirror["action"]), None
+        std = SignedSwap(mirror["action"].perm, np.abs(mirror["action"].sign))  # of an action: it has no side
+        return mirror["actor"], SignedSwap.concatenated(mirror["action"], *[std] * (self.actor_heads - 1))
 
-def weighted_mean(x: jax.Array, weight: jax.Array) -> jax.Array:
-    """Mean over the last axis of x [..., B] with weights [B] of 0 or 1."""
-    return jnp.sum(x * weight, axis=-1) / jnp.maximum(jnp.sum(weight), 1.0)
+    def _critics(self) -> Critics:
+        config = self.config
+
+        def network(params: Any, x: jax.Array) -> jax.Array:
+            return self.forward("critic", params, x)
+
+        if config.critic_atoms == 1:
+            return ScalarCritics(network, config.critic_reduction)
+        lowest, highest = config.value_range
+        support = jnp.linspace(lowest, highest, config.critic_atoms)
+        return CategoricalCritics(network, config.critic_reduction, support)

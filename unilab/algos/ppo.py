@@ -13,7 +13,7 @@ from flax import nnx
 
 from unilab.algos.algorithm import Horizon, Spaces, require
 from unilab.algos.distributions import gaussian_entropy, gaussian_kl, gaussian_log_prob
-from unilab.algos.networks import ACTIVATIONS, MLP, MirrorMLP
+from unilab.algos.networks import ACTIVATIONS, MLP, MirrorMLP, perceptron
 from unilab.algos.normalizer import Normalizer
 from unilab.algos.returns import gae
 
@@ -123,7 +123,7 @@ class PPO:
     def snapshot(self, state: PPOState) -> Snapshot:
         return Snapshot(state.params["actor"], state.params["log_std"], state.obs_norm["actor"])
 
-    def draw_noise(self, key: jax.Array) -> jax.Array:
+    def draw_noise(self, key: jax.Array, env: jax.Array) -> jax.Array:
         return jax.random.normal(key, (self.spaces.action_size,), jnp.float32)
 
     def act(
@@ -316,17 +316,19 @@ class PPO:
         config, sizes = self.config, self.spaces.obs_sizes
         actor_key, critic_key = jax.random.split(key)
 
+        mirror = self._mirror or {}
+
         def network(
-            group: str, hidden: tuple[int, ...], output: str | None, size: int, scale: float, key: jax.Array
-        ) -> Any:
-            options: dict[str, Any] = {"activation": config.activation, "head_scale": scale, "rngs": nnx.Rngs(key)}
-            if self._mirror is None:
-                return MLP(sizes[group], hidden, size, **options)
-            return MirrorMLP(self._mirror[group], hidden, self._mirror[output] if output else None, size, **options)
+            group: str, hidden: tuple[int, ...], output: str, size: int, scale: float, key: jax.Array
+        ) -> MLP | MirrorMLP:
+            return perceptron(
+                sizes[group], hidden, size, mirror.get(group), mirror.get(output),
+                activation=config.activation, head_scale=scale, rngs=nnx.Rngs(key),
+            )  # fmt: skip
 
         return {
             "actor": network("actor", config.actor_hidden, "action", self.spaces.action_size, 0.01, actor_key),
-            "critic": network("critic", config.critic_hidden, None, 1, 1.0, critic_key),
+            "critic": network("critic", config.critic_hidden, "value", 1, 1.0, critic_key),
         }
 
     def _forward(self, name: str, params: Any, x: jax.Array) -> jax.Array:

@@ -14,6 +14,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from unilab.algos.networks import Involution
+
 TERMINATED, TRUNCATED, VALID = 1, 2, 4
 
 
@@ -133,6 +135,25 @@ def sample(replay: Replay, key: jax.Array, batch_size: int, n_step: int, discoun
     age = jax.random.randint(row_key, (batch_size,), 0, jnp.minimum(replay.num_rows, rows))
     env = jax.random.randint(env_key, (batch_size,), 0, num_envs)
     return _steps_from(replay, replay.num_rows - 1 - age, env, n_step, discount)
+
+
+def with_mirror_images(batch: Batch, mirror: Mapping[str, Involution]) -> Batch:
+    """A batch [B], then its mirror image [B]."""
+
+    def both(x: jax.Array, name: str) -> jax.Array:
+        return jnp.concatenate([x, mirror[name].sign * x[:, mirror[name].perm]])
+
+    def twice(x: jax.Array) -> jax.Array:
+        return jnp.concatenate([x, x])
+
+    return Batch(
+        obs={group: both(x, group) for group, x in batch.obs.items()},
+        action=both(batch.action, "action"),
+        reward=twice(batch.reward),
+        discount=twice(batch.discount),
+        next_obs={group: both(x, group) for group, x in batch.next_obs.items()},
+        weight=twice(batch.weight),
+    )
 
 
 def _steps_from(replay: Replay, first: jax.Array, env: jax.Array, n_step: int, discount: float) -> Batch:

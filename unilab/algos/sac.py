@@ -8,11 +8,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from unilab.algos.algorithm import require
+from unilab.algos.critics import weighted_mean
 from unilab.algos.distributions import gaussian_log_prob
-from unilab.algos.off_policy import OffPolicy, OffPolicyConfig, OffPolicyState, weighted_mean
+from unilab.algos.off_policy import OffPolicy, OffPolicyConfig, OffPolicyState
 from unilab.algos.replay import Batch
 
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
@@ -25,26 +25,25 @@ class SACConfig(OffPolicyConfig):
     Attributes:
         init_temperature: weight of the entropy at first.
         target_entropy_scale: the entropy aimed at is minus this times the number of actions [nats].
+        init_std: standard deviation of the actions at first, before they are bounded by tanh.
     """
 
     init_temperature: float = 1.0
     target_entropy_scale: float = 1.0
+    init_std: float = 0.22
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "init_temperature", self.init_temperature > 0, "greater than 0")
+        least, most = math.exp(LOG_STD_MIN), math.exp(LOG_STD_MAX)
+        require(self, "init_std", least < self.init_std < most, f"between {least:.3f} and {most:.1f}")
 
 
 class SAC(OffPolicy):
     """SAC as pure functions: a tanh-Gaussian actor, an ensemble of critics, a temperature that keeps the entropy."""
 
     targets = ("critic",)
-
-    def network(self, name: str, key: jax.Array) -> nnx.Module:
-        size = self.spaces.action_size
-        if name == "actor":
-            return self.perceptron("actor", self.config.actor_hidden, 2 * size, key)
-        return self.perceptron("critic", self.config.critic_hidden, 1, key, more=size)
+    actor_heads = 2
 
     def extra_params(self) -> dict[str, Any]:
         return {"log_temperature": jnp.float32(math.log(self.config.init_temperature))}
@@ -56,10 +55,9 @@ class SAC(OffPolicy):
     def best(self, actor: Any, obs: jax.Array) -> jax.Array:
         return jnp.tanh(self._gaussian(actor, obs)[0])
 
-    def next_value(self, state: OffPolicyState, batch: Batch, key: jax.Array) -> jax.Array:
-        action, log_prob = self._drawn(state.params["actor"], batch.next_obs["actor"], key)
-        value = self.reduced(self.values(state.targets["critic"], batch.next_obs["critic"], action))
-        return value - jnp.exp(state.params["log_temperature"]) * log_prob
+    def next_action(self, state: OffPolicyState, obs: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        action, log_prob = self._drawn(state.params["actor"], obs, key)
+        return action, -jnp.exp(state.params["log_temperature"]) * log_prob
 
     def improve(self, state: OffPolicyState, batch: Batch, key: jax.Array) -> tuple[OffPolicyState, dict[str, Any]]:
         """Raise value plus entropy, then move the temperature towards the wanted entropy."""
@@ -67,8 +65,8 @@ class SAC(OffPolicy):
 
         def actor_loss(actor: Any) -> tuple[jax.Array, jax.Array]:
             action, log_prob = self._drawn(actor, batch.obs["actor"], key)
-            value = self.reduced(self.values(state.params["critic"], batch.obs["critic"], action))
-            return weighted_mean(temperature * log_prob - value, batch.weight), log_prob
+            values = self.critics.values(state.params["critic"], batch.obs["critic"], action)
+            return weighted_mean(temperature * log_prob - self.critics.reduced(values), batch.weight), log_prob
 
         (loss_actor, log_prob), grads = jax.value_and_grad(actor_loss, has_aux=True)(state.params["actor"])
         state = self.stepped(state, "actor", grads)
@@ -78,7 +76,9 @@ class SAC(OffPolicy):
 
     def _gaussian(self, actor: Any, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
         mean, raw = jnp.split(self.forward("actor", actor, obs), 2, axis=-1)
-        return mean, LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (jnp.tanh(raw) + 1.0)
+        middle, half = (LOG_STD_MAX + LOG_STD_MIN) / 2, (LOG_STD_MAX - LOG_STD_MIN) / 2
+        at_first = math.atanh((math.log(self.config.init_std) - middle) / half)
+        return mean, middle + half * jnp.tanh(raw + at_first)
 
     def _drawn(self, actor: Any, obs: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Actions in [-1, 1] [B, A] and their log-density there [B]."""

@@ -55,7 +55,7 @@ class Batch:
         self.rows = rows
         self.physics.attach(rows.physics)
         self._state = self._unpack(np.array(rows.words))
-        self._env_ids = np.arange(first_env, first_env + self.shard_size, dtype=np.int32)
+        self.env_ids = np.arange(first_env, first_env + self.shard_size, dtype=np.int32)
         self.curriculum = curriculum
 
     def begin(self, random_ages: bool) -> None:
@@ -64,14 +64,14 @@ class Batch:
         self._draw_episodes()
         self._restart(np.arange(self.shard_size))
         if random_ages:
-            self._state = self._set_ages(self._state, self._env_ids)
+            self._state = self._set_ages(self._state, self.env_ids)
 
     def open_rollout(self, first_step: int, num_steps: int) -> jax.Array:
         """Prepare `num_steps` env steps, counted from `first_step`; returns the keys for action noise [T, S]."""
         zeros = jnp.zeros_like(self._state.step_totals)
         self._state = self._state._replace(step_totals=zeros, ended_totals=zeros)
         self._draw_episodes()
-        *self._keys, action_keys = self._draw_keys(self._env_ids, np.int32(first_step), num_steps)
+        *self._keys, action_keys = self._draw_keys(self.env_ids, np.int32(first_step), num_steps)
         return action_keys
 
     @property
@@ -108,7 +108,7 @@ class Batch:
     def _draw_episodes(self) -> None:
         """How the next episode of every env begins: one call for all costs less than one for each that ends."""
         episodes = np.asarray(self._state.episode) + 1
-        self._episodes = jax.tree.map(np.asarray, self._begin(self._env_ids, episodes, self.curriculum))
+        self._episodes = jax.tree.map(np.asarray, self._begin(self.env_ids, episodes, self.curriculum))
         self._is_drawn = np.ones(self.shard_size, bool)
 
     def _restart(self, index: np.ndarray) -> None:
@@ -121,7 +121,7 @@ class Batch:
         for start in range(0, len(index), size):
             rows = np.resize(np.arange(start, min(start + size, len(index))), size)  # the last block repeats some
             states = jax.tree.map(lambda x, rows=rows: x[rows], task_state)
-            self._state = self._first(self._state, index[rows], self._env_ids[index[rows]], states, fields[index[rows]])
+            self._state = self._first(self._state, index[rows], self.env_ids[index[rows]], states, fields[index[rows]])
 
     # --- pure functions of a batch, compiled once per shape --------------------------------------------------------
 

@@ -106,6 +106,9 @@ class Env:
         fine: use the task's most faithful physics.
         model: the compiled model, if it is at hand already (a worker gets it from the parent).
 
+    Attributes:
+        has_critic_obs: whether the critic sees something else than the actor.
+
     Raises:
         ValueError, TypeError: the task breaks the contract; the message names the method and what was expected.
     """
@@ -302,6 +305,7 @@ class Env:
                 raise ValueError(
                     f"{name}.observe() {group!r} has shape {value.shape}; expected a vector of at least one entry"
                 )
+        self.has_critic_obs = "critic" in obs
         self._abstract = (jax.eval_shape(self.first_state, key, scalar, scalar, state, fields), controls)
 
 

@@ -72,7 +72,7 @@ class JobRunner:
         self.algorithm: Algorithm = plan.algorithm
         self.batch = Batch(plan.env, plan.shard_size, plan.config.seed)
         self._policy = jax.jit(self._act)
-        self._noise = jax.jit(jax.vmap(jax.vmap(self.algorithm.draw_noise)))
+        self._noise = jax.jit(jax.vmap(jax.vmap(self.algorithm.draw_noise), in_axes=(0, None)))
         self._deterministic_policy = jax.jit(self._act_deterministic)
         self._recordings_left = MAX_RECORDED
 
@@ -98,7 +98,8 @@ class JobRunner:
         first = job.shard * size
         snapshot = self.snapshots.read(job.version)
         self.batch.attach(self.bank.copy_forward(job.number, first, size), first, snapshot["curriculum"])
-        noise = self._noise(self.batch.open_rollout(job.number * num_steps, num_steps))
+        keys = self.batch.open_rollout(job.number * num_steps, num_steps)
+        noise = self._noise(keys, self.batch.env_ids)
         columns = self.ring.columns(job.number, first, size)
         for t in range(num_steps):
             state = self.batch.state

@@ -104,7 +104,8 @@ class Plan:
             for group, size in sizes.items():
                 if len(mirror[group].perm) != size:
                     raise ValueError(f"mirror() of {group!r} has {len(mirror[group].perm)} entries, expected {size}")
-        return Spaces(self.env.obs_sizes, self.env.action_size, mirror, self.config.task.action_bounds(self.model))
+        bounds = self.config.task.action_bounds(self.model)
+        return Spaces(self.env.obs_sizes, self.env.action_size, mirror, bounds, not self.env.has_critic_obs)
 
     @cached_property
     def algorithm(self) -> Algorithm:
@@ -155,7 +156,7 @@ class Plan:
 
         def act(obs: Any, key: jax.Array) -> Any:
             snapshot = algorithm.snapshot(algorithm.init(key))
-            noise = jax.vmap(algorithm.draw_noise)(jax.random.split(key, size))
+            noise = jax.vmap(algorithm.draw_noise)(jax.random.split(key, size), jnp.arange(size))
             return algorithm.act(snapshot, obs, noise)[1]
 
         extras = jax.eval_shape(act, obs, jax.random.key(0))

@@ -133,7 +133,10 @@ def spaces_to_json(spaces: Spaces) -> dict[str, Any]:
         k: {"perm": np.asarray(m.perm).tolist(), "sign": np.asarray(m.sign).tolist()} for k, m in mirror.items()
     }
     bounds = [bound.tolist() for bound in spaces.action_bounds]
-    return {"obs_sizes": dict(spaces.obs_sizes), "action_size": spaces.action_size, "mirror": lists, "bounds": bounds}
+    return {
+        "obs_sizes": dict(spaces.obs_sizes), "action_size": spaces.action_size, "mirror": lists, "bounds": bounds,
+        "shared_obs": spaces.shared_obs,
+    }  # fmt: skip
 
 
 def spaces_from_json(data: Mapping[str, Any]) -> Spaces:
@@ -141,7 +144,7 @@ def spaces_from_json(data: Mapping[str, Any]) -> Spaces:
     mirror = data["mirror"]
     mirrors = mirror and {k: Mirror.of(m["sign"], m["perm"]) for k, m in mirror.items()}
     low, high = (np.array(bound, np.float32) for bound in data["bounds"])
-    return Spaces(data["obs_sizes"], data["action_size"], mirrors, (low, high))
+    return Spaces(data["obs_sizes"], data["action_size"], mirrors, (low, high), data["shared_obs"])
 
 
 class Policy:

@@ -79,6 +79,7 @@ class Go1JoystickFlat(Task):
         pushes: kick the trunk now and then.
         push_every_s: mean time between two pushes [s].
         push_speed: largest change of the trunk's velocity by a push [m/s].
+        largest_offset: largest offset of a joint target for bounded policies [rad], if its range allows as much.
         noise: add noise to what the actor sees.
     """
 
@@ -118,6 +119,7 @@ class Go1JoystickFlat(Task):
     pushes: bool = True
     push_every_s: float = 5.0
     push_speed: float = 0.5
+    largest_offset: float = 0.9
     noise: bool = True
 
     fields: ClassVar = ("qpos", "qvel", "sensordata", "actuator_force")
@@ -297,6 +299,14 @@ class Go1JoystickFlat(Task):
         """The command, for the picture of a video."""
         vx, vy, yaw_rate = (float(x) for x in state.command)
         return f"command {vx:+.1f} m/s forward, {vy:+.1f} m/s left, {yaw_rate:+.1f} rad/s"
+
+    def action_bounds(self, model: mujoco.MjModel) -> tuple[np.ndarray, np.ndarray]:
+        """Offsets to the farther end of each joint's range, at most `largest_offset` over `action_scale`; symmetric, so
+        that the middle is the standing pose and left and right are mirror images."""
+        low, high = model.actuator_ctrlrange.T
+        offset = np.minimum(np.maximum(high - HOME, HOME - low), self.largest_offset)
+        bound = (offset / self.action_scale).astype(np.float32)
+        return -bound, bound
 
     def mirror(self) -> dict[str, Mirror]:
         measured = [Mirror.of([-1, 1, -1]), Mirror.of([1, -1, 1]), Mirror.of([1, -1, 1]), JOINT_MIRROR, JOINT_MIRROR]
