@@ -73,6 +73,8 @@ class Algorithm(Protocol):
 
     final_groups: tuple[str, ...]
     """Groups of observations whose true successors (`final_obs`) a rollout must hold."""
+    has_host_memory: bool
+    """Whether remembered data lie in the host's memory, so that `update` is done in parts (see `OffPolicy`)."""
 
     def init(self, key: jax.Array) -> Tree:
         """State before the first update."""

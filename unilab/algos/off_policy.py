@@ -27,6 +27,8 @@ class OffPolicyConfig:
     Attributes:
         rollout_steps: env steps of each env between two rounds of updates.
         replay_steps: env steps that are kept; rounded down to whole rollouts.
+        replay_on: "device", where the learner computes; or "host", for more than the device's memory holds: batches are
+            fetched while the device learns from earlier ones.
         warm_up_steps: env steps with random actions at first; they count as data.
         updates_per_env_step: gradient steps of the critics per env step collected.
         batch_size: samples of a gradient step.
@@ -52,6 +54,7 @@ class OffPolicyConfig:
 
     rollout_steps: int = 8
     replay_steps: int = 1_000_000
+    replay_on: Literal["device", "host"] = "device"
     warm_up_steps: int = 5_000
     updates_per_env_step: float = 1.0
     batch_size: int = 256
@@ -94,6 +97,7 @@ class OffPolicyConfig:
         require(self, "activation", self.activation in ACTIVATIONS, f"one of {sorted(ACTIVATIONS)}")
         require(self, "critic_reduction", self.critic_reduction in ("min", "mean"), "min or mean")
         require(self, "value_range", self.value_range[0] < self.value_range[1], "a smaller and a larger number")
+        require(self, "replay_on", self.replay_on in ("device", "host"), "device or host")
         require(self, "mirror", self.mirror in ("off", "data", "networks"), "off, data or networks")
         require(self, "batch_size", self.mirror != "data" or self.batch_size % 2 == 0, "even numbers with mirror=data")
 
@@ -134,6 +138,7 @@ class OffPolicy(ABC):
 
     def __init__(self, config: Any, spaces: Spaces, horizon: Horizon) -> None:
         self.config, self.spaces, self.horizon = config, spaces, horizon
+        self.has_host_memory = config.replay_on == "host"
         self.final_groups = ("actor",) if spaces.shared_obs else ("actor", "critic")
         self.obs_sizes = {group: spaces.obs_sizes[group] for group in self.final_groups}  # what is kept
         per_rollout = horizon.num_envs * config.rollout_steps
@@ -238,37 +243,65 @@ class OffPolicy(ABC):
         self, state: OffPolicyState, rollout: Mapping[str, jax.Array], key: jax.Array
     ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
         """Keep a rollout and do its share of gradient steps, once the replay holds what the warm-up collects."""
-        replay = add_rollout(state.memory, rollout)
-        state = state._replace(memory=(), obs_norm=self._refreshed(state, rollout))
-        state = state._replace(env_steps=state.env_steps + rollout["reward"].size)
-        keys = jax.random.split(key, self.updates_per_rollout)
+        memory = self.remember(state.memory, rollout)
+        state = self.notice(state._replace(memory=()), rollout)
+        keys = self.update_keys(key)
 
         def step(state: OffPolicyState, key: jax.Array) -> tuple[OffPolicyState, dict[str, jax.Array]]:
-            return self._step(state, replay, key)
+            return self.learn(state, self.draw(memory, key), key)
 
-        def learn(state: OffPolicyState) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+        def improved(state: OffPolicyState) -> tuple[OffPolicyState, dict[str, jax.Array]]:
             state, metrics = jax.lax.scan(step, state, keys)
             return state, jax.tree.map(jnp.mean, metrics)
 
-        def wait(state: OffPolicyState) -> tuple[OffPolicyState, dict[str, jax.Array]]:
-            shapes = jax.eval_shape(lambda: learn(state)[1])
+        def unchanged(state: OffPolicyState) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+            shapes = jax.eval_shape(lambda: improved(state)[1])
             return state, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
-        is_ready = num_steps(replay) >= max(self.config.warm_up_steps, 1)
-        state, metrics = jax.lax.cond(is_ready, learn, wait, state)
-        metrics |= {
-            "updates_per_env_step": jnp.where(is_ready, self.updates_per_rollout / rollout["reward"].size, 0.0),
-            "replay_steps": num_steps(replay).astype(jnp.float32),
-        }
-        return state._replace(memory=replay), metrics
+        state, metrics = jax.lax.cond(self.is_ready(memory), improved, unchanged, state)
+        return state._replace(memory=memory), metrics | self.replay_metrics(memory)
 
-    def _step(
-        self, state: OffPolicyState, replay: Replay, key: jax.Array
-    ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+    # `update` in parts, for a replay that lies elsewhere than what is learned:
+
+    def remember(self, memory: Replay, rollout: Mapping[str, jax.Array]) -> Replay:
+        """The replay with a rollout."""
+        return add_rollout(memory, rollout)
+
+    def notice(self, state: OffPolicyState, rollout: Mapping[str, jax.Array]) -> OffPolicyState:
+        """What is learned from a rollout besides its share of gradient steps: statistics and counts."""
+        return state._replace(
+            env_steps=state.env_steps + rollout["reward"].size, obs_norm=self._refreshed(state, rollout)
+        )
+
+    def update_keys(self, key: jax.Array) -> jax.Array:
+        """The random keys of a rollout's gradient steps."""
+        return jax.random.split(key, self.updates_per_rollout)
+
+    def is_ready(self, memory: Replay) -> jax.Array:
+        """Whether the replay holds what the warm-up collects."""
+        return num_steps(memory) >= max(self.config.warm_up_steps, 1)
+
+    def replay_metrics(self, memory: Replay) -> dict[str, jax.Array]:
+        """Metrics about the replay and its use."""
+        per_env_step = self.updates_per_rollout / (self.horizon.num_envs * self.config.rollout_steps)
+        return {
+            "updates_per_env_step": jnp.where(self.is_ready(memory), per_env_step, 0.0),
+            "replay_steps": num_steps(memory).astype(jnp.float32),
+        }
+
+    def draw(self, memory: Replay, key: jax.Array) -> Batch:
+        """The batch of the gradient step with this key."""
+        config, size = self.config, self.config.batch_size
+        key = jax.random.split(key, 3)[0]
+        if config.mirror != "data":
+            return sample(memory, key, size, config.n_step, config.discount)
+        return with_mirror_images(sample(memory, key, size // 2, config.n_step, config.discount), self._mirror)
+
+    def learn(self, state: OffPolicyState, batch: Batch, key: jax.Array) -> tuple[OffPolicyState, dict[str, jax.Array]]:
         """One gradient step of the critics, and every few times one of the actor."""
         config = self.config
-        sample_key, target_key, actor_key = jax.random.split(key, 3)
-        batch = self._sampled(state, replay, sample_key)
+        _, target_key, actor_key = jax.random.split(key, 3)
+        batch = self._seen(state, batch)
         target = self._target(state, batch, target_key)
 
         def loss(critic: Any) -> tuple[jax.Array, jax.Array]:
@@ -308,13 +341,8 @@ class OffPolicy(ABC):
         """Observations as the networks see them."""
         return norm.normalize(obs) if self.config.normalize_obs else obs
 
-    def _sampled(self, state: OffPolicyState, replay: Replay, key: jax.Array) -> Batch:
-        """A random batch as the networks see it."""
-        config, is_mirrored = self.config, self.config.mirror == "data"
-        batch = sample(replay, key, config.batch_size // 2 if is_mirrored else config.batch_size, config.n_step,
-                       config.discount)  # fmt: skip
-        if is_mirrored:
-            batch = with_mirror_images(batch, self._mirror)
+    def _seen(self, state: OffPolicyState, batch: Batch) -> Batch:
+        """A batch as the networks see it."""
 
         def seen(obs: dict[str, jax.Array]) -> dict[str, jax.Array]:
             obs = {group: self.normalized(state.obs_norm[group], x) for group, x in obs.items()}
@@ -324,7 +352,7 @@ class OffPolicy(ABC):
             obs=seen(batch.obs),
             next_obs=seen(batch.next_obs),
             action=(batch.action - self.action_middle) / self.action_half,
-            reward=batch.reward * config.reward_scale,
+            reward=batch.reward * self.config.reward_scale,
         )
 
     def _target(self, state: OffPolicyState, batch: Batch, key: jax.Array) -> jax.Array:

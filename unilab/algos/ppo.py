@@ -105,6 +105,7 @@ class PPO:
     """PPO as pure functions; see `Algorithm` for the meaning of the methods."""
 
     final_groups = ("critic",)
+    has_host_memory = False
 
     def __init__(self, config: PPOConfig, spaces: Spaces, horizon: Horizon) -> None:
         batch = horizon.num_envs * config.rollout_steps

@@ -127,12 +127,12 @@ def require_memory(plan: Plan, num_workers: int) -> None:
     needed = shared + 3 * total_bytes(layout["ring"]) + num_workers * WORKER_BYTES + LEARNER_BYTES
     there = available_bytes()
     device, replay = jax.devices()[0], plan.replay_bytes
-    if device.platform == "cpu":
+    if device.platform == "cpu" or plan.algorithm.has_host_memory:
         needed += replay
     elif replay > (room := (device.memory_stats() or {}).get("bytes_limit", math.inf)):
         raise MemoryError(
             f"the replay needs {replay / 2**30:.1f} GiB, but {device.device_kind} has {room / 2**30:.1f} GiB; "
-            "use a smaller --algo.replay-steps"
+            "use --algo.replay-on host, or a smaller --algo.replay-steps"
         )
     if needed > there:
         gib = 2**30

@@ -23,7 +23,7 @@ from unilab.runtime.collector import Collector, require_memory
 from unilab.runtime.digest import RollingDigest, Trace, named_leaves
 from unilab.runtime.display import Display, QuietDisplay
 from unilab.runtime.errors import NonFiniteError, RunError, UnstableError
-from unilab.runtime.learner import Learner
+from unilab.runtime.learner import make_learner
 from unilab.runtime.metrics import RunLog, devices, machine, versions, write_json
 from unilab.runtime.plan import Plan
 from unilab.runtime.run import default_folder, new_run, spaces_to_json
@@ -127,7 +127,7 @@ class Training:
         checkpoint: Checkpoint | None = None,
     ) -> None:  # fmt: skip
         self.plan, self.config, self.folder, self.display, self.trace = plan, plan.config, folder, display, trace
-        self.learner = Learner(plan.algorithm, self.config.seed)
+        self.learner = make_learner(plan.algorithm, self.config.seed)
         if self.config.init_from is not None and checkpoint is None:
             other = load_checkpoint(Path(self.config.init_from), "best").tree("algorithm", self.learner.learned)
             self.learner.state = plan.algorithm.policy_from(self.learner.state, other)
@@ -348,7 +348,8 @@ class Training:
                 "the checkpoint has no replay (--save-replay keeps it): it is filled again before learning goes on, "
                 "and the results are not those of an undisturbed run"
             )
-        self.learner.state = self.plan.algorithm.joined(checkpoint.tree("algorithm", learned), memory)
+        state = self.plan.algorithm.joined(checkpoint.tree("algorithm", learned), memory)
+        self.learner.state = self.learner.placed(state)
         self.curriculum = checkpoint.tree("curriculum", self.curriculum)
         if self.digest is not None:
             self.digest = RollingDigest(manifest["digest"] or "")
@@ -365,7 +366,8 @@ class Training:
         self.display.start(f"{type(self.config.task).__name__} · {self.config.algo_name}", self.config.steps)
         self.display.message(f"run folder: {self.folder}")
         if nbytes := self.plan.replay_bytes:
-            self.display.message(f"replay: {nbytes / 2**20:,.0f} MiB on the learner's device")
+            where = "in the host's memory" if self.plan.algorithm.has_host_memory else "on the learner's device"
+            self.display.message(f"replay: {nbytes / 2**20:,.0f} MiB {where}")
         if self.config.deterministic:
             is_gpu = jax.default_backend() != "cpu"
             cost = "time: compare time/learn_s with a run without it" if is_gpu else "nothing on a CPU"
