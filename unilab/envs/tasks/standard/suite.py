@@ -38,8 +38,8 @@ class StandardTask(Task):
             "algo.init_std": 1.0, "algo.actor_hidden": (64, 64), "algo.critic_hidden": (64, 64),
             "algo.activation": "tanh",
         },
-        "sac": {"steps": 300_000, "num_envs": 16, "shard_size": 8},
-        "td3": {"steps": 300_000, "num_envs": 16, "shard_size": 8},
+        "sac": {"steps": 300_000, "num_envs": 16, "shard_size": 8, "eval_episodes": 16},
+        "td3": {"steps": 300_000, "num_envs": 16, "shard_size": 8, "eval_episodes": 16},
     }  # fmt: skip
 
     def model(self, fine: bool = False) -> mujoco.MjModel:
