@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tiny import Slider, tiny_config, tiny_plan
 
 from unilab import cli
+from unilab.config import make_config
 from unilab.envs.registry import find_task
 from unilab.runtime import determinism as determinism_module
 from unilab.runtime.determinism import Row, determinism, variability
@@ -192,6 +193,13 @@ def test_nothing_but_the_seed_decides_a_run() -> None:
     assert [row.name for row in rows if not row.is_equal] == []
     assert len({row.digest for row in rows}) == 2  # with and without overlap
     assert len(rows) == 13
+
+
+def test_a_warm_up_that_outlasts_the_trainings_is_refused() -> None:
+    """Trainings too short for a single gradient step prove nothing; the message says what to change."""
+    config = make_config(Slider(), "sac", num_envs=8)
+    with pytest.raises(ValueError, match="half of 5 iterations collects 128 env steps.*--algo.warm-up-steps 128"):
+        determinism(config, iterations=5)
 
 
 @dataclass(frozen=True)

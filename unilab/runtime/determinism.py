@@ -71,6 +71,12 @@ def determinism(config: Config, iterations: int = 5, show: Callable[[Row], None]
     """
     if iterations < 3:
         raise ValueError(f"iterations is {iterations}; allowed: at least 3, so that there is something to interrupt")
+    warm_up, collected = getattr(config.algo, "warm_up_steps", 0), iterations // 2 * config.env_steps_per_iteration
+    if warm_up > collected:
+        raise ValueError(
+            f"algo.warm_up_steps is {warm_up}, but half of {iterations} iterations collects {collected} env steps: too "
+            f"little would be learned to prove anything; use --algo.warm-up-steps {collected}, or more --iterations"
+        )
     config = replace(
         config,
         steps=iterations * config.env_steps_per_iteration,
