@@ -198,7 +198,7 @@ def test_nothing_but_the_seed_decides_a_run() -> None:
 def test_a_warm_up_that_outlasts_the_trainings_is_refused() -> None:
     """Trainings too short for a single gradient step prove nothing; the message says what to change."""
     config = make_config(Slider(), "sac", num_envs=8)
-    with pytest.raises(ValueError, match="half of 5 iterations collects 128 env steps.*--algo.warm-up-steps 128"):
+    with pytest.raises(ValueError, match=r"half of 5 iterations collects 128 env steps.*--algo.warm-up-steps 128"):
         determinism(config, iterations=5)
 
 
