@@ -33,10 +33,10 @@ class StandardTask(Task):
 
     train_defaults: ClassVar = {
         "ppo": {
-            "steps": 1_000_000, "num_envs": 64, "shard_size": 32, "algo.rollout_steps": 32, "algo.epochs": 10,
-            "algo.minibatches": 16, "algo.learning_rate": 1e-3, "algo.schedule": "linear", "algo.entropy_weight": 0.0,
-            "algo.init_std": 1.0, "algo.actor_hidden": (64, 64), "algo.critic_hidden": (64, 64),
-            "algo.activation": "tanh",
+            "steps": 1_000_000, "num_envs": 16, "shard_size": 8, "eval_episodes": 16, "algo.rollout_steps": 128,
+            "algo.epochs": 10, "algo.minibatches": 16, "algo.learning_rate": 5e-4, "algo.schedule": "linear",
+            "algo.entropy_weight": 0.0, "algo.init_std": 0.6, "algo.actor_hidden": (64, 64),
+            "algo.critic_hidden": (64, 64), "algo.activation": "tanh",
         },
         "sac": {"steps": 300_000, "num_envs": 16, "shard_size": 8, "eval_episodes": 16},
         "td3": {"steps": 300_000, "num_envs": 16, "shard_size": 8, "eval_episodes": 16},
