@@ -22,8 +22,9 @@ from unilab.config import Config
 from unilab.envs.physics.mujoco import STATE
 from unilab.runtime.checkpoint import load_checkpoint
 from unilab.runtime.collector import Collector
-from unilab.runtime.job import Job, JobRunner, Report
+from unilab.runtime.job import JobRunner
 from unilab.runtime.memory import Memory
+from unilab.runtime.messages import Job, Report
 from unilab.runtime.metrics import machine, versions
 from unilab.runtime.plan import Plan
 from unilab.runtime.run import algorithm_from

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,38 +15,11 @@ from unilab.envs.batch import Batch
 from unilab.envs.env import EnvState
 from unilab.runtime.bank import Bank, own_rows
 from unilab.runtime.memory import Memory
+from unilab.runtime.messages import Job, Report
 from unilab.runtime.plan import Plan
 from unilab.runtime.ring import Ring
 from unilab.runtime.snapshots import Snapshots
 from unilab.runtime.unstable import UnstableEnv, describe
-
-
-class Job(NamedTuple):
-    """A piece of work that any worker can do: a function of the bank, a snapshot and these numbers.
-
-    `begin` starts the first episodes (generation 0 of the bank); `rollout` `number` makes generation number + 1;
-    `evaluate` plays the first episode of each evaluation env of the shard; `replay` is for the benchmark. `attempt`
-    counts the workers that were lost with it; it changes nothing in what the job makes.
-    """
-
-    kind: Literal["begin", "rollout", "evaluate", "replay"]
-    number: int
-    shard: int
-    version: int
-    attempt: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.number}, shard {self.shard}, policy version {self.version}"
-
-
-@dataclass(frozen=True)
-class Report:
-    """A finished job, and the first few envs of a rollout whose numbers broke."""
-
-    job: Job
-    seconds: float
-    unstable: tuple[UnstableEnv, ...] = ()
-
 
 MAX_RECORDED = 3
 """Unstable envs that a worker describes; after them it only counts."""

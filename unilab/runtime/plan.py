@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +40,9 @@ class Plan:
     evaluation_model: mujoco.MjModel | None = None
     fine: bool = False
     runner: str = "unilab.runtime.job:JobRunner"
+
+    worker_bytes: ClassVar[int] = 400 * 2**20
+    """Memory of a worker's own; measured: one that has compiled the Go1 task holds about 350 MB."""
 
     @classmethod
     def of(cls, config: Config, fine: bool = False) -> Plan:

@@ -18,8 +18,9 @@ from typing import Any, Protocol
 import cloudpickle
 
 from unilab.runtime.errors import WorkerError
-from unilab.runtime.job import Job, JobRunner, Report
+from unilab.runtime.job import JobRunner
 from unilab.runtime.memory import Memory, oom_kills
+from unilab.runtime.messages import Job, Report
 from unilab.runtime.plan import Plan
 from unilab.runtime.watch import POLL_S, Watch
 from unilab.runtime.worker import DONE, ENVIRONMENT, FAILED

@@ -18,7 +18,8 @@ from unilab.envs.env import EnvState
 from unilab.envs.physics.mujoco import STATE, UNSTABLE, MujocoPhysics
 
 if TYPE_CHECKING:
-    from unilab.runtime.job import Job, JobRunner
+    from unilab.runtime.job import JobRunner
+    from unilab.runtime.messages import Job
 
 FOLDER = "unstable"
 FACTS = ("task", "seed", "rollout", "step", "env", "substeps", "causes")
