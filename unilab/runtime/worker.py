@@ -39,7 +39,7 @@ def serve(connection: Connection, number: int) -> None:
     job = None
     try:
         plan, fds = cloudpickle.loads(connection.recv_bytes())
-        shapes = plan.layout.items()
+        shapes = dict(plan.layout.items())
         module, _, name = plan.runner.partition(":")
         runner = getattr(importlib.import_module(module), name)(
             plan, {name: Memory(shapes[name], fd) for name, fd in fds.items()}, number
