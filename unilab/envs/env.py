@@ -105,13 +105,17 @@ class Env:
         task: the task.
         fine: use the task's most faithful physics.
         model: the compiled model, if it is at hand already (a worker gets it from the parent).
+        episode_steps: time limit of an episode in env steps, instead of the task's own.
 
     Raises:
         ValueError, TypeError: the task breaks the contract; the message names the method and what was expected.
     """
 
-    def __init__(self, task: Task, fine: bool = False, model: mujoco.MjModel | None = None) -> None:
+    def __init__(
+        self, task: Task, fine: bool = False, model: mujoco.MjModel | None = None, episode_steps: int | None = None
+    ) -> None:
         self.task = task
+        self.episode_steps = task.episode_steps if episode_steps is None else episode_steps
         self.model = model if model is not None else compile_model(task, fine)
         self.substeps = _substeps(task, self.model)
         self.names = ModelNames.of(self.model)
@@ -143,7 +147,7 @@ class Env:
 
     def random_age(self, seed_key: jax.Array, env: jax.Array) -> jax.Array:
         """Age at which the first episode of an env begins, so that time limits do not fall together."""
-        return jax.random.randint(stream_key(seed_key, AGE, env, jnp.int32(0)), (), 0, self.task.episode_steps)
+        return jax.random.randint(stream_key(seed_key, AGE, env, jnp.int32(0)), (), 0, self.episode_steps)
 
     def control(self, state: EnvState, action: jax.Array) -> dict[str, jax.Array]:
         """Controls of the physics under `action` [A]."""
@@ -167,7 +171,7 @@ class Env:
         reward = jnp.where(is_good, reward, 0.0)
         obs = {name: jnp.where(is_good, value, 0.0) for name, value in obs.items()}
         terminated = jnp.where(is_good, terminated, True)
-        truncated = (state.age + 1 >= self.task.episode_steps) & ~terminated
+        truncated = (state.age + 1 >= self.episode_steps) & ~terminated
         ended = terminated | truncated
 
         step = self._step_totals(reward, terminated & is_good, weighted, metrics)
