@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,6 +54,13 @@ MAX_RECORDED = 3
 """Unstable envs that a worker describes; after them it only counts."""
 
 
+def make_runner(plan: Plan, memories: dict[str, Memory], number: int = 0) -> JobRunner:
+    """What runs the jobs of a plan."""
+    module, _, name = plan.runner.partition(":")
+    runner: JobRunner = getattr(importlib.import_module(module), name)(plan, memories, number)
+    return runner
+
+
 class JobRunner:
     """Runs jobs against the shared memories.
 
@@ -70,7 +78,7 @@ class JobRunner:
         self._evaluation = memories["evaluation"].arrays["totals"]
         self._progress = memories["progress"].arrays["steps"][number : number + 1]
         self.algorithm: Algorithm = plan.algorithm
-        self.batch = Batch(plan.env, plan.shard_size, plan.config.seed)
+        self.batch = Batch(plan.env, plan.shard_size, plan.config.seed, plan.config.physics)
         self._policy = jax.jit(self._act)
         self._noise = jax.jit(jax.vmap(jax.vmap(self.algorithm.draw_noise)))
         self._deterministic_policy = jax.jit(self._act_deterministic)
@@ -151,7 +159,8 @@ class JobRunner:
 
     @cached_property
     def _evaluation_batch(self) -> Batch:
-        return Batch(self.plan.evaluation_env, self.plan.evaluation_shard_size, self.plan.config.eval_seed)
+        plan = self.plan
+        return Batch(plan.evaluation_env, plan.evaluation_shard_size, plan.config.eval_seed, plan.config.physics)
 
     @cached_property
     def _evaluation_rows(self) -> Any:

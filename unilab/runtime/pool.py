@@ -134,7 +134,9 @@ class _Worker:
 class ProcessPool:
     """Worker processes on this machine; a job goes to whichever worker is free.
 
-    A worker that dies or hangs is replaced, and its job is run again from the bank, with the same result.
+    A worker that dies or hangs is replaced, and its job is run again from the bank, with the same result. Where the
+    physics gives no exact state, the envs of a shard live in the worker that began them: it does all jobs of that
+    shard, and it cannot be replaced.
 
     Args:
         plan: what the workers need to know.
@@ -206,13 +208,19 @@ class ProcessPool:
 
     def _hand_out(self) -> None:
         for worker in self._workers:
-            if self._jobs and worker.is_ready and worker.job is None:
-                if self._random:
-                    self._jobs.rotate(self._random.randrange(len(self._jobs)))
+            if worker.is_ready and worker.job is None and (job := self._job_for(worker)) is not None:
                 # To a worker that has just died the message is lost; `wait` learns of the death from the pipe.
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                    worker.connection.send(self._jobs[0])
-                    worker.job = self._jobs.popleft()
+                    worker.connection.send(job)
+                    worker.job = job
+                    self._jobs.remove(job)
+
+    def _job_for(self, worker: _Worker) -> Job | None:
+        """The queued job that a free worker does next."""
+        if self._jobs and self._random:
+            self._jobs.rotate(self._random.randrange(len(self._jobs)))
+        is_pinned, count = not self._plan.exact_state, len(self._workers)
+        return next((job for job in self._jobs if not is_pinned or job.shard % count == worker.number), None)
 
     def _replace_hung(self) -> None:
         busy = [(w.number, w.job, w.job.kind not in w.known_kinds) for w in self._workers if w.job]

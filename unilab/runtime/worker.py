@@ -5,7 +5,6 @@ Started as `python -m unilab.runtime.worker NUMBER CONNECTION_FD LIFELINE_FD`, w
 
 from __future__ import annotations
 
-import importlib
 import os
 import pickle
 import signal
@@ -34,16 +33,14 @@ def serve(connection: Connection, number: int) -> None:
     """Do jobs until the pipe closes. A failure is reported with its traceback, and ends the worker."""
     import cloudpickle
 
+    from unilab.runtime.job import make_runner
     from unilab.runtime.memory import Memory
 
     job = None
     try:
         plan, fds = cloudpickle.loads(connection.recv_bytes())
         shapes = plan.layout.items()
-        module, _, name = plan.runner.partition(":")
-        runner = getattr(importlib.import_module(module), name)(
-            plan, {name: Memory(shapes[name], fd) for name, fd in fds.items()}, number
-        )
+        runner = make_runner(plan, {name: Memory(shapes[name], fd) for name, fd in fds.items()}, number)
         connection.send((READY, None))
         while (job := _next_job(connection)) is not None:
             connection.send((DONE, runner.run(job)))
