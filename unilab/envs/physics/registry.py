@@ -58,6 +58,14 @@ PHYSICS: dict[str, PhysicsEntry] = {
         "upstream MuJoCo, a shard stepped in C++ by mujoco-uni-runtime; forgets the solver's warm start",
         f"{_HERE}.mujoco_uni:MujocoUniPhysics", "mujoco-uni", "mujoco_uni",
     ),
+    "motrixsim": PhysicsEntry(
+        "MotrixSim, an engine of its own in float32; no resume, no replacement of workers",
+        f"{_HERE}.motrixsim:MotrixsimPhysics", "motrix", "motrixsim",
+    ),
+    "mjx": PhysicsEntry(
+        "MuJoCo XLA in float32 on JAX's device: rollouts without workers", f"{_HERE}.mjx:MjxPhysics",
+        "mjx", "mujoco.mjx", on_device=True,
+    ),
 }  # fmt: skip
 
 
