@@ -23,7 +23,8 @@ from unilab.bench.collection import Collection
 from unilab.bench.measure import Tell
 from unilab.bench.result import Row, make_result, make_row, model_options
 from unilab.config import Config
-from unilab.envs.physics.mujoco import STATE
+from unilab.envs.physics.mujoco import STATE, MujocoPhysics
+from unilab.envs.physics.registry import physics_class
 from unilab.envs.registry import task_source
 from unilab.runtime.checkpoint import load_checkpoint
 from unilab.runtime.collector import Collector
@@ -52,6 +53,8 @@ def bench_collect(
     """
     config = config.resolved()
     assert config.workers is not None
+    if not issubclass(physics_class(config.physics), MujocoPhysics):
+        raise ValueError(f"physics is {config.physics!r}; bench collect replays MuJoCo's own steps: mujoco or mjbatch")
     if config.workers < 1:
         raise ValueError(f"workers is {config.workers}; bench collect measures worker processes: at least 1")
     plan = replace(Plan.of(config), runner="unilab.bench.collect:ReplayingRunner")
@@ -101,8 +104,13 @@ class ReplayingRunner(JobRunner):
 
     def __init__(self, plan: Plan, memories: dict[str, Memory], number: int = 0) -> None:
         super().__init__(plan, memories, number)
-        model = self.batch.physics.model
+        model = self._physics.model
         self._replicas = [(copy.copy(model), mujoco.MjData(model)) for _ in range(plan.shard_size)]
+
+    @property
+    def _physics(self) -> MujocoPhysics:
+        assert isinstance(self.batch.physics, MujocoPhysics)
+        return self.batch.physics
 
     def run(self, job: Job) -> Report:
         if job.kind != "replay":
@@ -112,7 +120,7 @@ class ReplayingRunner(JobRunner):
 
     def _record(self, job: Job) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Run the rollout of `job` again; states [T, S, n] around each physics call, and model rows [T, S, m]."""
-        physics = self.batch.physics
+        physics = self._physics
         before, after, model_rows = [], [], []
 
         def record(states: np.ndarray, unstable: np.ndarray) -> None:
@@ -126,7 +134,7 @@ class ReplayingRunner(JobRunner):
 
     def _replay(self, before: np.ndarray, after: np.ndarray, model_rows: np.ndarray) -> float:
         """Seconds in `mj_step` alone. Everything else happens outside the timed loop."""
-        physics, step, seconds = self.batch.physics, mujoco.mj_step, 0.0
+        physics, step, seconds = self._physics, mujoco.mj_step, 0.0
         state = np.empty(before.shape[2])
         for t in range(len(before)):
             for env, (model, data) in enumerate(self._replicas):

@@ -2,52 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
+import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unilab.envs.physics.base import PhysicsBackend, PhysicsRows
-from unilab.envs.physics.mujoco import MujocoPhysics
-from unilab.names import closest
+from unilab.envs.physics.base import Demands, PhysicsBackend, PhysicsRows
+from unilab.envs.physics.registry import PHYSICS, make_physics
 
 if TYPE_CHECKING:
-    from unilab.bench.stepping import StepSettings
+    from unilab.envs.env import Env
+
+OTHER_ENGINES = ("motrixsim", "mjx")
+"""Back ends that do not step with upstream MuJoCo, so that bare `mj_step` is not their limit."""
 
 
-@dataclass(frozen=True)
-class Engine:
-    """A physics back end.
-
-    Attributes:
-        is_installed: whether its engine is there.
-        install_command: what installs it.
-        has_limit: it steps this environment's own MuJoCo, so that bare `mj_step` is its physical limit.
-    """
-
-    is_installed: bool
-    install_command: str
-    has_limit: bool
+def engine_demands(env: Env) -> Demands:
+    """What a task asks of its physics, without randomisation, in a form that can be sent to a worker."""
+    try:
+        mjcf = functools.partial(str, env.mjcf)
+    except ValueError:
+        mjcf = None
+    return dataclasses.replace(env.demands, randomised=(), controls=("ctrl",), mjcf=mjcf)
 
 
-ENGINES: dict[str, Engine] = {"mujoco": Engine(True, "pip install unilab", True)}
-
-
-def find_engine(name: str) -> Engine:
-    """The entry of a physics back end.
+def make_engine(name: str, demands: Demands, num_envs: int) -> tuple[PhysicsBackend, PhysicsRows]:
+    """A back end by name, and rows for its envs.
 
     Raises:
-        ValueError: there is none of this name.
+        UnsupportedError: it cannot do what is demanded.
     """
-    if name not in ENGINES:
-        raise ValueError(f"unknown back end {name!r}; {closest(name, ENGINES)}")
-    return ENGINES[name]
+    engine = make_physics(name, demands, num_envs)
+    state, model, last = (np.zeros((num_envs, n)) for n in (engine.state_size, engine.model_size, engine.last_size))
+    rows = PhysicsRows(state, model, last, np.zeros((num_envs, engine.field_size), np.float32))
+    engine.attach(rows)
+    return engine, rows
 
 
-def make_engine(settings: StepSettings) -> tuple[PhysicsBackend, PhysicsRows]:
-    """A back end for one model without randomisation, and rows for its envs."""
-    engine = MujocoPhysics(settings.model, settings.fields, (), settings.num_envs, settings.substeps)
-    state, model, last = (
-        np.zeros((settings.num_envs, size)) for size in (engine.state_size, engine.model_size, engine.last_size)
-    )
-    return engine, PhysicsRows(state, model, last, np.zeros((settings.num_envs, engine.field_size), np.float32))
+def steps_on_device(name: str) -> bool:
+    """Whether a back end steps on JAX's device, in the learner's process, instead of in workers."""
+    return PHYSICS[name].on_device

@@ -13,10 +13,11 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from unilab.bench.engines import ENGINES, find_engine, make_engine
+from unilab.bench.engines import make_engine
 from unilab.bench.measure import Tell
 from unilab.bench.result import Row, make_result, model_options
-from unilab.bench.stepping import StepSettings
+from unilab.envs.physics.base import Demands
+from unilab.envs.physics.registry import PHYSICS, physics_entry
 
 FRICTION = 0.5
 THRESHOLD_DEG = math.degrees(math.atan(FRICTION))
@@ -31,7 +32,7 @@ SLIDES = 0.01
 """Speed at the end from which a block counts as sliding, m/s; the slowest that slides reaches 0.04."""
 
 
-def bench_incline(tell: Tell, backends: Sequence[str] = tuple(ENGINES)) -> dict[str, Any]:
+def bench_incline(tell: Tell, backends: Sequence[str] = tuple(PHYSICS)) -> dict[str, Any]:
     """Sliding threshold and acceleration of each physics back end, beside the analytic ones.
 
     Raises:
@@ -39,12 +40,12 @@ def bench_incline(tell: Tell, backends: Sequence[str] = tuple(ENGINES)) -> dict[
     """
     rows, skipped = [], []
     for name in backends:
-        engine = find_engine(name)
-        if engine.is_installed:
+        entry = physics_entry(name)
+        if entry.is_installed:
             tell(f"incline: {name}")
             rows.append(_row(name))
         else:
-            skipped.append({"backend": name, "reason": f"not installed; {engine.install_command}"})
+            skipped.append({"backend": name, "reason": f"not installed; {entry.install_command}"})
     options = {"friction": FRICTION, "angles_deg": angles_deg(), "model": model_options(slopes(), SUBSTEPS)}
     return make_result("incline", options, rows, skipped)
 
@@ -56,6 +57,11 @@ def angles_deg() -> list[float]:
 
 def slopes() -> mujoco.MjModel:
     """The model: a block at rest on each slope."""
+    return slopes_spec().compile()
+
+
+def slopes_spec() -> mujoco.MjSpec:
+    """The model as it is built."""
     spec = mujoco.MjSpec()
     spec.option.timestep = PHYSICS_DT
     spec.option.cone = mujoco.mjtCone.mjCONE_ELLIPTIC
@@ -71,21 +77,21 @@ def slopes() -> mujoco.MjModel:
         body = spec.worldbody.add_body(pos=(place + 0.05 * normal).tolist(), quat=tilt)
         body.add_freejoint()
         body.add_geom(type=mujoco.mjtGeom.mjGEOM_BOX, size=[0.1, 0.1, 0.05], mass=1.0, **pair)
-    return spec.compile()
+    return spec
 
 
 def downhill(engine_name: str) -> tuple[np.ndarray, np.ndarray]:
     """Speeds down each slope [T, slopes], m/s, and their times [T], s, as a back end simulates them from rest."""
     model = slopes()
-    engine, rows = make_engine(StepSettings(model, ("qpos", "qvel"), SUBSTEPS, 1, False, engine_name))
-    engine.attach(rows)
+    demands = Demands(model, ("qpos", "qvel"), SUBSTEPS, mjcf=slopes_spec().to_xml)
+    engine, rows = make_engine(engine_name, demands, 1)
     engine.reset(np.arange(1), model.qpos0[None], np.zeros((1, model.nv)), {})
     angles = np.radians(angles_deg())
     along = np.stack([np.cos(angles), np.zeros_like(angles), -np.sin(angles)], axis=1)
     qvel_at = next(spec.start for spec in engine.field_specs if spec.name == "qvel")
     speeds = []
     for _ in range(round(END_S / (PHYSICS_DT * SUBSTEPS))):
-        engine.step({})
+        engine.step({"ctrl": np.zeros((1, 0), np.float32)})
         velocity = rows.fields[0, qvel_at : qvel_at + model.nv].reshape(-1, 6)[:, :3]
         speeds.append(np.sum(velocity * along, axis=1))
     times = PHYSICS_DT * SUBSTEPS * np.arange(1, len(speeds) + 1)

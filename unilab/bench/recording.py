@@ -7,12 +7,11 @@ from functools import cache
 from typing import Any
 
 import jax
-import mujoco
 import numpy as np
 
 from unilab.envs.batch import Batch
 from unilab.envs.env import Env
-from unilab.envs.physics.mujoco import NEEDS_RNE_POST
+from unilab.envs.physics.mujoco import NEEDS_RNE_POST, MujocoPhysics
 from unilab.envs.registry import find_task
 from unilab.runtime.bank import own_rows
 from unilab.runtime.unstable import recorded
@@ -49,18 +48,10 @@ def record(task_name: str, num_envs: int = 64, num_steps: int = 32, seed: int = 
     batch.open_rollout(0, SETTLE_STEPS + num_steps)
     control = jax.jit(jax.vmap(env.control))
     low, high = env.task.action_bounds(env.model) or (-1.0, 1.0)
+    assert isinstance(batch.physics, MujocoPhysics)
     with recorded(batch.physics, lambda before, unstable: states.append(before)):
         for t in range(SETTLE_STEPS + num_steps):
             action = rng.uniform(low, high, (num_envs, env.action_size)).astype(np.float32)
             controls: dict[str, Any] = control(batch.state, action)
             batch.step(t, action, {name: np.asarray(value) for name, value in controls.items()})
     return Recording(env, np.array(states[SETTLE_STEPS:]))
-
-
-def stable_model(model: mujoco.MjModel) -> mujoco.MjModel:
-    """The model as the default back end steps it: a diverged env does not reset itself."""
-    import copy
-
-    own = copy.copy(model)
-    own.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
-    return own

@@ -23,19 +23,19 @@ class StepSettings:
 
     Attributes:
         model: with autoreset disabled.
-        fields: what the task reads of mjData.
         substeps: physics steps in an env step.
         num_envs: envs of this worker.
         needs_rne_post: an env step ends with `mj_rnePostConstraint`.
         engine: name of the back end, or "" for bare `mj_step`.
+        demands: what a back end must do, a `Demands`.
     """
 
     model: mujoco.MjModel
-    fields: tuple[Any, ...]
     substeps: int
     num_envs: int
     needs_rne_post: bool
     engine: str = ""
+    demands: Any = None
 
 
 class Stepper:
@@ -81,7 +81,7 @@ def _engine_pass(settings: StepSettings, states: np.ndarray) -> Callable[[], flo
     from unilab.bench.engines import make_engine
 
     model = settings.model
-    engine, rows = make_engine(settings)
+    engine, rows = make_engine(settings.engine, settings.demands, settings.num_envs)
     nq, nv, nu = model.nq, model.nv, model.nu
     qpos, qvel = states[0, :, 1 : 1 + nq], states[0, :, 1 + nq : 1 + nq + nv]  # after the time
     first = mujoco.mj_stateSize(model, STATE.value & (mujoco.mjtState.mjSTATE_CTRL.value - 1))

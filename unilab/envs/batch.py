@@ -19,7 +19,7 @@ import numpy as np
 
 from unilab.envs.env import ACTION, ADVANCE, OBSERVATION, Env, EnvState, Outcome, stream_key
 from unilab.envs.physics.base import PhysicsRows
-from unilab.envs.physics.mujoco import MujocoPhysics
+from unilab.envs.physics.registry import DEFAULT, make_physics
 
 RESTART_SIZE = 16
 """Envs that are restarted in one jitted call; a fixed number, since bits can depend on the size of a batch."""
@@ -40,12 +40,16 @@ class Batch:
         env: the task with its model.
         shard_size: number of envs S.
         seed: seed of all random numbers of these envs.
+        physics: name of the back end.
+
+    Raises:
+        ValueError: there is no such back end, it is not installed, or it cannot do what the task demands.
     """
 
-    def __init__(self, env: Env, shard_size: int, seed: int) -> None:
+    def __init__(self, env: Env, shard_size: int, seed: int, physics: str = DEFAULT) -> None:
         self.env = env
         self.shard_size = shard_size
-        self.physics = MujocoPhysics(env.model, env.task.fields, env.randomised, shard_size, env.substeps)
+        self.physics = make_physics(physics, env.demands, shard_size)
         self._seed_keys = _seed_keys(np.full(shard_size, seed, np.uint64))
         self._steps = np.zeros(shard_size, np.int32)
         self._is_drawn = np.zeros(shard_size, bool)

@@ -17,7 +17,7 @@ import mujoco
 import numpy as np
 
 from unilab.envs.packing import Packing
-from unilab.envs.physics.base import FieldSpec, field_specs
+from unilab.envs.physics.base import Demands, FieldSpec, field_specs
 from unilab.envs.task import ModelNames, Physics, Task
 
 # Streams of random numbers. A key is fold_in(fold_in(fold_in(seed, stream), env), counter); the counter is the episode
@@ -114,7 +114,7 @@ class Env:
     def __init__(
         self, task: Task, fine: bool = False, model: mujoco.MjModel | None = None, episode_steps: int | None = None
     ) -> None:
-        self.task = task
+        self.task, self._fine = task, fine
         self.episode_steps = task.episode_steps if episode_steps is None else episode_steps
         self.model = model if model is not None else compile_model(task, fine)
         self.substeps = _substeps(task, self.model)
@@ -234,6 +234,26 @@ class Env:
     def randomised(self) -> tuple[str, ...]:
         """Model fields that differ from env to env."""
         return self._randomised
+
+    @property
+    def demands(self) -> Demands:
+        """What the task asks of its physics."""
+        return Demands(
+            self.model, self.task.fields, self.substeps, self.randomised, self.control_names, lambda: self.mjcf
+        )
+
+    @property
+    def mjcf(self) -> str:
+        """The model as MJCF text.
+
+        Raises:
+            ValueError: the task's model() returns a compiled model, of which there is none.
+        """
+        spec = self.task.model(self._fine)
+        if not isinstance(spec, mujoco.MjSpec):
+            raise ValueError(f"{type(self.task).__name__}.model() returns an MjModel; an MJCF text needs an MjSpec")
+        spec.compile()
+        return spec.to_xml()
 
     def _observe(self, task_state: Any, fields: jax.Array, key: jax.Array) -> dict[str, jax.Array]:
         obs = self.task.observe(task_state, self.physics(fields), key)

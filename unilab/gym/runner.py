@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode
 
 from unilab.envs.batch import Batch
 from unilab.envs.env import EnvState
+from unilab.envs.physics.mujoco import MujocoPhysics
 from unilab.gym.plan import GymPlan
 from unilab.runtime.bank import rows_of
 from unilab.runtime.memory import Memory
@@ -81,6 +82,7 @@ class StepRunner:
 
     def _write_qpos(self) -> None:
         physics = self.batch.physics
+        assert isinstance(physics, MujocoPhysics)
         self._arrays["qpos"][:] = physics.rows.state[:, physics.columns("qpos")]
 
     def _control_all(self, state: EnvState, action: jax.Array) -> Any:

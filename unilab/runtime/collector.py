@@ -11,11 +11,11 @@ import jax
 import numpy as np
 
 from unilab.runtime.bank import Bank
-from unilab.runtime.job import JobRunner
 from unilab.runtime.memory import Memory, available_bytes, total_bytes
 from unilab.runtime.plan import Plan
 from unilab.runtime.pool import InlinePool, Pool, ProcessPool
 from unilab.runtime.ring import Ring
+from unilab.runtime.runner import make_runner
 from unilab.runtime.schedule import Schedule
 from unilab.runtime.snapshots import Snapshots
 
@@ -47,7 +47,7 @@ class Collector:
         shuffled = plan.config.job_order == "shuffled"
         self.pool: Pool
         if num_workers == 0:
-            self.pool = InlinePool(JobRunner(plan, self._memories), shuffled, check)
+            self.pool = InlinePool(make_runner(plan, self._memories), shuffled, check)
         else:
             try:
                 self.pool = ProcessPool(plan, self._memories, num_workers, shuffled, check, report)

@@ -18,6 +18,7 @@ import numpy as np
 from unilab.config import Config
 from unilab.envs.batch import Batch
 from unilab.envs.env import Env
+from unilab.envs.physics.registry import physics_class, physics_entry
 from unilab.envs.task import Task
 from unilab.runtime.bank import own_rows
 from unilab.runtime.digest import Difference, Trace
@@ -71,6 +72,11 @@ def determinism(config: Config, iterations: int = 5, show: Callable[[Row], None]
     """
     if iterations < 3:
         raise ValueError(f"iterations is {iterations}; allowed: at least 3, so that there is something to interrupt")
+    if physics_entry(config.physics).on_device or not physics_class(config.physics).exact_state:
+        raise ValueError(
+            f"physics is {config.physics!r}, which has no workers to compare or no state to go on from; allowed: "
+            "mujoco, mjbatch, mujoco-uni"
+        )
     config = replace(
         config,
         steps=iterations * config.env_steps_per_iteration,
@@ -173,8 +179,8 @@ def _trajectory(task: Task, num_envs: int, steps: int, seed: int) -> np.ndarray:
     curriculum = jax.tree.map(np.asarray, task.curriculum())
     qpos, qvel, randomised, state = env.begin(key, first, first, curriculum)
     batch = Batch(env, num_envs, seed)
-    physics, rows = batch.physics, own_rows(batch).physics
-    physics.attach(rows)
+    physics = batch.physics
+    physics.attach(own_rows(batch).physics)
 
     def copies(x: Any) -> np.ndarray:
         return np.repeat(np.asarray(x)[None], num_envs, axis=0)
@@ -182,11 +188,10 @@ def _trajectory(task: Task, num_envs: int, steps: int, seed: int) -> np.ndarray:
     physics.reset(np.arange(num_envs), copies(qpos), copies(qvel), jax.tree.map(copies, randomised))
     actions = jax.random.normal(key, (steps, env.action_size))
     controls = jax.tree.map(np.asarray, jax.jit(jax.vmap(task.control, in_axes=(None, 0)))(state, actions))
-    where = [physics.columns(part) for part in ("qpos", "qvel")]
     path = []
     for t in range(steps):
         physics.step({name: copies(value[t]) for name, value in controls.items()})
-        path.append(np.concatenate([rows.state[:, columns] for columns in where], axis=1))
+        path.append(np.concatenate([physics.qpos, physics.qvel], axis=1))
     return np.array(path)
 
 

@@ -42,7 +42,7 @@ class JobRunner:
         self._evaluation = memories["evaluation"].arrays["totals"]
         self._progress = memories["progress"].arrays["steps"][number : number + 1]
         self.algorithm: Algorithm = plan.algorithm
-        self.batch = Batch(plan.env, plan.shard_size, plan.config.seed)
+        self.batch = Batch(plan.env, plan.shard_size, plan.config.seed, plan.config.physics)
         self._policy = jax.jit(self._act)
         self._noise = jax.jit(jax.vmap(jax.vmap(self.algorithm.draw_noise)))
         self._deterministic_policy = jax.jit(self._act_deterministic)
@@ -123,7 +123,8 @@ class JobRunner:
 
     @cached_property
     def _evaluation_batch(self) -> Batch:
-        return Batch(self.plan.evaluation_env, self.plan.evaluation_shard_size, self.plan.config.eval_seed)
+        plan = self.plan
+        return Batch(plan.evaluation_env, plan.evaluation_shard_size, plan.config.eval_seed, plan.config.physics)
 
     @cached_property
     def _evaluation_rows(self) -> Any:

@@ -10,11 +10,11 @@ from multiprocessing.connection import wait
 from typing import Protocol
 
 from unilab.runtime.errors import WorkerError
-from unilab.runtime.job import JobRunner
 from unilab.runtime.memory import Memory, oom_kills
 from unilab.runtime.messages import Job, Report
 from unilab.runtime.plan import Plan
 from unilab.runtime.process import WorkerProcess, end_all, pickled
+from unilab.runtime.runner import Runner
 from unilab.runtime.watch import POLL_S, Watch
 from unilab.runtime.worker import DONE, FAILED
 
@@ -43,7 +43,7 @@ class InlinePool:
 
     replaced = 0
 
-    def __init__(self, runner: JobRunner, shuffled: bool = False, check: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, runner: Runner, shuffled: bool = False, check: Callable[[], None] = lambda: None) -> None:
         self._runner, self._check = runner, check
         self._jobs: list[Job] = []
         self._random = random.Random(0) if shuffled else None
@@ -65,7 +65,9 @@ class InlinePool:
 class ProcessPool:
     """Worker processes on this machine; a job goes to whichever worker is free.
 
-    A worker that dies or hangs is replaced, and its job is run again from the bank, with the same result.
+    A worker that dies or hangs is replaced, and its job is run again from the bank, with the same result. Where the
+    physics gives no exact state, the envs of a shard live in the worker that began them: it does all jobs of that
+    shard, and it cannot be replaced.
 
     Args:
         plan: what the workers need to know.
@@ -137,13 +139,19 @@ class ProcessPool:
 
     def _hand_out(self) -> None:
         for worker in self._workers:
-            if self._jobs and worker.is_ready and worker.job is None:
-                if self._random:
-                    self._jobs.rotate(self._random.randrange(len(self._jobs)))
+            if worker.is_ready and worker.job is None and (job := self._job_for(worker)) is not None:
                 # To a worker that has just died the message is lost; `wait` learns of the death from the pipe.
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                    worker.connection.send(self._jobs[0])
-                    worker.job = self._jobs.popleft()
+                    worker.connection.send(job)
+                    worker.job = job
+                    self._jobs.remove(job)
+
+    def _job_for(self, worker: WorkerProcess) -> Job | None:
+        """The queued job that a free worker does next."""
+        if self._jobs and self._random:
+            self._jobs.rotate(self._random.randrange(len(self._jobs)))
+        is_pinned, count = not self._plan.exact_state, len(self._workers)
+        return next((job for job in self._jobs if not is_pinned or job.shard % count == worker.number), None)
 
     def _replace_hung(self) -> None:
         busy = [(w.number, w.job, w.job.kind not in w.known_kinds) for w in self._workers if w.job]

@@ -102,8 +102,11 @@ def recorded(physics: MujocoPhysics, record: Callable[[np.ndarray, np.ndarray], 
 def describe(runner: JobRunner, job: Job, limit: int) -> tuple[UnstableEnv, ...]:
     """The first `limit` envs that broke in a rollout that `runner` has just collected.
 
-    Nothing is recorded while collecting. The rollout is collected once more, which a job allows, and watched.
+    Nothing is recorded while collecting. The rollout is collected once more, which a job allows, and watched. Only
+    back ends whose rows are MuJoCo's own state can be watched; of others nothing is described.
     """
+    if not isinstance(runner.batch.physics, MujocoPhysics):
+        return ()
     size = runner.plan.shard_size
     first = job.shard * size
     where = np.argwhere(runner.ring.columns(job.number, first, size)["weight"] == 0)[:limit]
