@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from unilab.bench.engines import OTHER_ENGINES
+from unilab.envs.physics.registry import PHYSICS
 from unilab.names import closest
 
 if TYPE_CHECKING:
@@ -43,14 +45,20 @@ class Backend:
 
 
 BACKENDS: dict[str, Backend] = {
-    "mujoco": Backend("ours on upstream MuJoCo", "unilab.gym", "pip install unilab", physics="mujoco"),
-    "gymnasium-sync": Backend("Gymnasium's envs, one after the other", "gymnasium", "pip install gymnasium[mujoco]"),
-    "gymnasium-async": Backend("Gymnasium's envs, a process each", "gymnasium", "pip install gymnasium[mujoco]"),
+    **{
+        name: Backend(
+            f"ours: {entry.description}", entry.engine or "unilab", entry.install_command, physics=name,
+            has_limit=name not in OTHER_ENGINES,
+        )
+        for name, entry in PHYSICS.items()
+    },
+    "gymnasium-sync": Backend("Gymnasium's envs, one after the other", "gymnasium", "pip install 'gymnasium[mujoco]'"),
+    "gymnasium-async": Backend("Gymnasium's envs, a process each", "gymnasium", "pip install 'gymnasium[mujoco]'"),
     "envpool": Backend("EnvPool in C++, waiting for all envs", "envpool", "pip install envpool", has_limit=False),
     "envpool-async": Backend(
         "EnvPool in C++, taking the envs that are ready first", "envpool", "pip install envpool", has_limit=False
     ),
-}
+}  # fmt: skip
 
 
 def find_backend(name: str) -> Backend:

@@ -54,5 +54,5 @@ def _make(name: str, recording: Recording, group: Group, seconds: float) -> Cont
     try:
         make_physics(name, engine_demands(recording.env), 1)  # one env shows what it cannot do
     except UnsupportedError as error:
-        raise LookupError(str(error)) from None
+        raise LookupError(" ".join(str(error).split())) from None
     return RawStepping(recording, group.num_envs, 0 if steps_on_device(name) else group.workers, seconds, name)

@@ -93,7 +93,10 @@ class SteppedAsync(SteppedEnv):
 
 def make_ours(name: str, task: str, num_envs: int, workers: int, seconds: float, physics: str) -> SteppedEnv:
     """Our vector env on one of our physics back ends."""
-    env = gymnasium.make_vec(f"unilab:unilab/{task}", num_envs=num_envs, num_workers=workers, physics=physics)
+    try:
+        env = gymnasium.make_vec(f"unilab:unilab/{task}", num_envs=num_envs, num_workers=workers, physics=physics)
+    except ValueError as error:  # it cannot do what this task asks
+        raise LookupError(" ".join(str(error).split())) from None
     return SteppedEnv(name, env, workers, seconds)
 
 
