@@ -15,11 +15,11 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from unilab.config import replace
-from unilab.envs.batch import Batch
+from unilab.envs.batch import Batch, batch_row_shapes
 from unilab.envs.env import Env
 from unilab.envs.registry import find_task
 from unilab.envs.task import Task
-from unilab.runtime.layout import batch_row_shapes, with_leading
+from unilab.runtime.layout import with_leading
 from unilab.runtime.memory import FieldShapes
 
 NO_LIMIT = 2**30

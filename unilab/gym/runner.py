@@ -8,10 +8,9 @@ import jax
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from unilab.envs.batch import Batch
+from unilab.envs.batch import Batch, rows_of
 from unilab.envs.env import EnvState
 from unilab.gym.plan import GymPlan
-from unilab.runtime.bank import rows_of
 from unilab.runtime.memory import Memory
 
 NOBODY = np.zeros(0, int)

@@ -16,10 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from unilab.config import Config
-from unilab.envs.batch import Batch
+from unilab.envs.batch import Batch, own_rows
 from unilab.envs.env import Env
 from unilab.envs.task import Task
-from unilab.runtime.bank import own_rows
 from unilab.runtime.digest import Difference, Trace
 from unilab.runtime.job import JobRunner
 from unilab.runtime.plan import Plan
