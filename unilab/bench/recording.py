@@ -9,11 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from unilab.envs.batch import Batch
+from unilab.envs.batch import Batch, own_rows
 from unilab.envs.env import Env
 from unilab.envs.physics.mujoco import NEEDS_RNE_POST, MujocoPhysics
 from unilab.envs.registry import find_task
-from unilab.runtime.bank import own_rows
 from unilab.runtime.unstable import recorded
 
 SETTLE_STEPS = 64

@@ -215,3 +215,27 @@ def _seed_keys(seeds: np.ndarray) -> jax.Array:
     """Random keys [K] of seeds [K], uint64: those that `jax.random.key` makes of seeds below 2^32."""
     words = np.stack([seeds >> np.uint64(32), seeds & np.uint64(0xFFFFFFFF)], axis=-1)
     return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32))
+
+
+def batch_row_shapes(batch: Batch) -> dict[str, tuple[Any, tuple[int, ...]]]:
+    """dtype and shape of one env's row."""
+    physics = batch.physics
+    return {
+        "state": (np.float64, (physics.state_size,)),
+        "model": (np.float64, (physics.model_size,)),
+        "last": (np.float64, (physics.last_size,)),
+        "fields": (np.float32, (physics.field_size,)),
+        "words": (np.uint32, (batch.env.state_packing.size,)),
+    }
+
+
+def own_rows(batch: Batch) -> BatchRows:
+    """Empty rows for a batch that no bank holds."""
+    shapes = batch_row_shapes(batch)
+    return rows_of({name: np.zeros((batch.shard_size, *shape), dtype) for name, (dtype, shape) in shapes.items()})
+
+
+def rows_of(arrays: dict[str, np.ndarray]) -> BatchRows:
+    """A shard's rows from arrays named as in `batch_row_shapes`."""
+    physics = PhysicsRows(arrays["state"], arrays["model"], arrays["last"], arrays["fields"])
+    return BatchRows(physics, arrays["words"])

@@ -15,17 +15,16 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from unilab.config import replace
-from unilab.envs.batch import Batch
+from unilab.envs.batch import Batch, batch_row_shapes
 from unilab.envs.env import Env
+from unilab.envs.physics.registry import DEFAULT, PHYSICS
 from unilab.envs.registry import find_task
 from unilab.envs.task import Task
-from unilab.runtime.layout import batch_row_shapes, with_leading
+from unilab.runtime.layout import with_leading
 from unilab.runtime.memory import FieldShapes
 
 NO_LIMIT = 2**30
 """Env steps of an episode without a time limit: more than anyone waits for."""
-PHYSICS = ("mujoco",)
-"""Names of the physics back ends."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Settings:
     obs: str = "flat"
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     fine_physics: bool = False
-    physics: str = "mujoco"
+    physics: str = DEFAULT
     render_mode: str | None = None
     width: int = 480
     height: int = 480
@@ -97,6 +96,7 @@ class GymPlan:
         episode_steps: time limit of an episode in env steps, or None for none.
         autoreset_mode: who restarts an ended env, and when.
         groups: groups of observations that are handed over.
+        physics: name of the physics back end.
     """
 
     task: Task
@@ -106,6 +106,7 @@ class GymPlan:
     episode_steps: int | None
     autoreset_mode: AutoresetMode
     groups: tuple[str, ...]
+    physics: str = DEFAULT
 
     runner = "unilab.gym.runner:StepRunner"
 
@@ -140,7 +141,7 @@ class GymPlan:
         }  # fmt: skip
         for group in self.groups:
             exchange[f"obs/{group}"] = exchange[f"final_obs/{group}"] = (f32, (env.obs_sizes[group],))
-        rows = batch_row_shapes(Batch(env, 1, 0))
+        rows = batch_row_shapes(Batch(env, 1, 0, self.physics))
         return {
             "rows": with_leading(rows, self.num_envs),
             "exchange": with_leading(exchange, self.num_envs),

@@ -16,11 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from unilab.config import Config
-from unilab.envs.batch import Batch
+from unilab.envs.batch import Batch, own_rows
 from unilab.envs.env import Env
 from unilab.envs.physics.registry import physics_class, physics_entry
 from unilab.envs.task import Task
-from unilab.runtime.bank import own_rows
 from unilab.runtime.digest import Difference, Trace
 from unilab.runtime.job import JobRunner
 from unilab.runtime.plan import Plan

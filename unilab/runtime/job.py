@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 from unilab.algos.algorithm import Algorithm
-from unilab.envs.batch import Batch
+from unilab.envs.batch import Batch, own_rows
 from unilab.envs.env import EnvState
-from unilab.runtime.bank import Bank, own_rows
+from unilab.runtime.bank import Bank
 from unilab.runtime.memory import Memory
 from unilab.runtime.messages import Job, Report
 from unilab.runtime.plan import Plan

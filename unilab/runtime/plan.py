@@ -16,11 +16,11 @@ import numpy as np
 from unilab.algos.algorithm import Algorithm, Horizon, Spaces
 from unilab.algos.registry import algorithm_class
 from unilab.config import Config, default_shard_size
-from unilab.envs.batch import Batch
+from unilab.envs.batch import Batch, batch_row_shapes
 from unilab.envs.env import Env
 from unilab.envs.packing import Packing
 from unilab.envs.physics.registry import physics_class, physics_entry
-from unilab.runtime.layout import GENERATIONS, Layout, batch_row_shapes, rollout_field_shapes, with_leading
+from unilab.runtime.layout import GENERATIONS, Layout, rollout_field_shapes, with_leading
 from unilab.runtime.ring import TOTALS
 
 

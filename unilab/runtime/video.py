@@ -9,11 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from unilab.envs.batch import Batch
+from unilab.envs.batch import Batch, own_rows
 from unilab.envs.env import Env, EnvState, compile_model
 from unilab.envs.physics.registry import DEFAULT
 from unilab.envs.task import Task
-from unilab.runtime.bank import own_rows
 from unilab.runtime.evaluate import Trained, read_trained
 from unilab.runtime.plan import Plan
 from unilab.runtime.render import RenderResult, render_video
