@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test slow check setup clean
+.PHONY: demo test slow bench check setup clean
 
 demo: setup
 	run=runs/demo-$$(date +%Y%m%d-%H%M%S) && \
@@ -14,6 +14,9 @@ test: setup
 
 slow: setup
 	$(BIN)/python -m pytest -m slow
+
+bench: setup
+	benchmarks/all.sh $(BIN)/python
 
 check: setup
 	$(BIN)/ruff check .

@@ -9,7 +9,8 @@ from typing import Any
 import jax
 import psutil
 
-from unilab.runtime.job import Job, JobRunner, Report
+from unilab.runtime.job import JobRunner
+from unilab.runtime.messages import Job, Report
 
 
 class Faulty(JobRunner):

@@ -61,8 +61,8 @@ def test_help_and_list_load_neither_jax_nor_mujoco() -> None:
     code = """
 import sys, unilab
 from unilab.cli import main
-lines = "--help,-h,train --help,eval -h,video -h,resume -h,determinism -h,replay -h,list,list --json,list -h,bench -h,x"
-for line in lines.split(","):
+lines = "--help,-h,train --help,eval -h,video -h,resume -h,determinism -h,replay -h,list,list --json,list -h,x"
+for line in [*lines.split(","), "bench -h", "bench env -h"]:
     main(line.split())
 print(sorted({"jax", "mujoco", "flax", "optax", "tyro", "rich", "numpy"} & set(sys.modules)))
 """

@@ -13,8 +13,9 @@ import numpy as np
 from unilab.config import Config, make_config
 from unilab.envs.task import Mirror, Physics, Task
 from unilab.runtime.display import QuietDisplay
-from unilab.runtime.job import Job, JobRunner
+from unilab.runtime.job import JobRunner
 from unilab.runtime.memory import Memory
+from unilab.runtime.messages import Job
 from unilab.runtime.plan import Plan
 
 SLIDER = """

@@ -1,12 +1,15 @@
 """Train robot policies with MuJoCo on the CPU and a JAX learner.
 
-The names below are imported when they are first used, so that `import unilab` alone loads neither jax nor mujoco.
+The names below are imported when they are first used, so that `import unilab` alone loads neither jax nor mujoco. It
+registers the tasks with Gymnasium, as soon as that is imported too.
 """
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from unilab.gym.registration import register_tasks
 
 if TYPE_CHECKING:
     from unilab.algos.registry import ALGORITHMS
@@ -74,3 +77,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+register_tasks()

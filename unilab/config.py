@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from unilab.algos.registry import ALGORITHMS, config_class
+from unilab.envs.physics.registry import DEFAULT, physics_entry
 from unilab.envs.registry import find_task, task_source
 from unilab.envs.task import Task
 from unilab.names import closest
@@ -33,7 +34,10 @@ class Config:
         num_envs: number of envs.
         shard_size: envs in a shard, a divisor of `num_envs`. Default: the largest that leaves four shards or more, and
             at most 256. It follows from `num_envs` alone, never from the machine, so results cannot depend on that.
+            Physics on JAX's device steps all envs as one shard.
         workers: worker processes; 0 runs the same code in this process. Default: one per core. No effect on results.
+            With physics on JAX's device there are none.
+        physics: name of the physics back end; it decides results.
         lag: policy versions between collecting and learning; 1 overlaps the two. Default: 1 on an accelerator, else 0.
         learner_threads: threads of the learner's CPU pool; it decides rounding. Default: the machine's cores.
         eval_every: env steps between two evaluations. Default: a tenth of `steps`.
@@ -58,6 +62,7 @@ class Config:
     num_envs: int = 256
     shard_size: int | None = None
     workers: int | None = None
+    physics: str = DEFAULT
     lag: Literal[0, 1] | None = None
     learner_threads: int | None = None
     eval_every: int | None = None
@@ -86,6 +91,8 @@ class Config:
             value = getattr(self, name)
             _require(name, value, value is None or value >= least, f"at least {least}")
         _require("lag", self.lag, self.lag in (None, 0, 1), "0 or 1")
+        if physics_entry(self.physics).on_device:
+            _require("workers", self.workers, not self.workers, f"0, since {self.physics} steps on JAX's device")
         for name in ("checkpoint_every_s", "hang_after_s"):
             _require(name, getattr(self, name), getattr(self, name) > 0, "a number greater than 0")
         _require("max_unstable_share", self.max_unstable_share, 0 <= self.max_unstable_share <= 1, "0 to 1")
@@ -124,12 +131,13 @@ class Config:
     def resolved(self, on_accelerator: bool = False) -> Config:
         """This configuration with every `None` replaced by the value it stands for."""
         values: dict[str, Any] = {}
+        on_device = physics_entry(self.physics).on_device
         if self.shard_size is None:
-            values["shard_size"] = default_shard_size(self.num_envs)
+            values["shard_size"] = self.num_envs if on_device else default_shard_size(self.num_envs)
         if self.workers is None:
-            values["workers"] = usable_cores()
+            values["workers"] = 0 if on_device else usable_cores()
         if self.lag is None:
-            values["lag"] = 1 if on_accelerator else 0
+            values["lag"] = 1 if on_accelerator and not on_device else 0  # one device cannot do both at once
         if self.learner_threads is None:
             values["learner_threads"] = os.cpu_count() or 1
         if self.eval_every is None:

@@ -203,7 +203,7 @@ def test_a_fallen_robot_terminates(coarse: mujoco.MjModel, attitude: str) -> Non
 def test_a_foots_friction_is_its_own_randomised_value(fine: bool) -> None:
     """A robot whose episode drew a friction of 0.4 touches the floor with 0.4, not with the floor's larger value."""
     env = Env(dataclasses.replace(TASK, friction=(0.4, 0.4)), fine)
-    backend = MujocoPhysics(env.model, env.task.fields, env.randomised, 1, env.substeps)
+    backend = MujocoPhysics(env.demands, 1)
     sizes = (backend.state_size, backend.model_size, backend.last_size)
     backend.attach(PhysicsRows(*(np.zeros((1, n)) for n in sizes), np.zeros((1, backend.field_size), np.float32)))
     qpos, qvel, randomised, state = env.begin(jax.random.key(0), jnp.int32(0), jnp.int32(0), {})

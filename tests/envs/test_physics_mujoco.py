@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from unilab.envs.physics.base import PhysicsRows, field_specs
+from unilab.envs.physics.base import Demands, PhysicsRows, field_specs
 from unilab.envs.physics.mujoco import MujocoPhysics
 from unilab.envs.task import delta
 
@@ -62,7 +62,7 @@ def backend_of(
     model: mujoco.MjModel, fields: Any = FIELDS, randomised: Any = (), num_envs: int = NUM_ENVS
 ) -> MujocoPhysics:
     """A back end attached to rows full of NaN."""
-    backend = MujocoPhysics(model, fields, randomised, num_envs, SUBSTEPS)
+    backend = MujocoPhysics(Demands(model, fields, SUBSTEPS, randomised), num_envs)
     sizes = (backend.state_size, backend.model_size, backend.last_size)
     arrays = [np.full((num_envs, size), np.nan) for size in sizes]
     backend.attach(PhysicsRows(*arrays, np.full((num_envs, backend.field_size), np.nan, np.float32)))

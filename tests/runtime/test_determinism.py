@@ -22,8 +22,9 @@ from unilab.envs.registry import find_task
 from unilab.runtime import determinism as determinism_module
 from unilab.runtime.determinism import Row, determinism, variability
 from unilab.runtime.digest import Difference, RollingDigest, Trace, named_leaves
-from unilab.runtime.job import Job, JobRunner
+from unilab.runtime.job import JobRunner
 from unilab.runtime.memory import Memory
+from unilab.runtime.messages import Job
 from unilab.runtime.train import train
 from unilab.runtime.xla import set_deterministic
 

@@ -26,8 +26,9 @@ from unilab.runtime import pool as pool_module
 from unilab.runtime.checkpoint import load_checkpoint
 from unilab.runtime.collector import Collector
 from unilab.runtime.errors import WorkerError
-from unilab.runtime.job import Job, JobRunner
+from unilab.runtime.job import JobRunner
 from unilab.runtime.memory import Memory
+from unilab.runtime.messages import Job
 from unilab.runtime.pool import InlinePool, ProcessPool
 from unilab.runtime.train import ready_plan, train, train_plan
 

@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from unilab.runtime.render import HINT, RenderResult, _scene_option, render_video
+from unilab.runtime.render import HINT, RenderResult, render_video, scene_option
 
 MODEL = """
 <mujoco>
@@ -103,8 +103,8 @@ def test_a_render_that_takes_too_long_is_ended(
 
 def test_collision_shapes_are_shown_when_there_is_nothing_else() -> None:
     """Hidden geom groups stay hidden, unless a robot would be invisible."""
-    assert list(_scene_option(make_model()).geomgroup) == [1, 1, 1, 0, 0, 0]
-    assert list(_scene_option(make_model('group="3"')).geomgroup) == [1] * 6
+    assert list(scene_option(make_model()).geomgroup) == [1, 1, 1, 0, 0, 0]
+    assert list(scene_option(make_model('group="3"')).geomgroup) == [1] * 6
 
 
 def test_wrong_arguments_name_what_disagrees(tmp_path: Path) -> None:

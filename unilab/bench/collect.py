@@ -7,6 +7,7 @@ replayed states are compared with the recorded ones bit for bit, so it is the sa
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import statistics
 import time
@@ -18,22 +19,30 @@ import jax
 import mujoco
 import numpy as np
 
+from unilab.bench.collection import Collection
+from unilab.bench.measure import Tell
+from unilab.bench.result import Row, make_result, make_row, model_options
 from unilab.config import Config
-from unilab.envs.physics.mujoco import STATE
+from unilab.envs.physics.mujoco import STATE, MujocoPhysics
+from unilab.envs.physics.registry import physics_class
+from unilab.envs.registry import task_source
 from unilab.runtime.checkpoint import load_checkpoint
 from unilab.runtime.collector import Collector
-from unilab.runtime.job import Job, JobRunner, Report
+from unilab.runtime.job import JobRunner
 from unilab.runtime.memory import Memory
-from unilab.runtime.metrics import machine, versions
+from unilab.runtime.messages import Job, Report
 from unilab.runtime.plan import Plan
 from unilab.runtime.run import algorithm_from
 from unilab.runtime.unstable import recorded
 
 
-def bench_collect(config: Config, run: Path | None = None, repeats: int = 5, warm_up: int = 3) -> dict[str, Any]:
+def bench_collect(
+    tell: Tell, config: Config, run: Path | None = None, repeats: int = 5, warm_up: int = 3
+) -> dict[str, Any]:
     """Measure collection against its physical limit, alternating between the two.
 
     Args:
+        tell: shows progress.
         config: task, envs, shards and workers to measure with; at least one worker process.
         run: a run folder whose policy acts; without one, the untrained policy does.
         repeats: rollouts measured; medians are reported.
@@ -44,6 +53,8 @@ def bench_collect(config: Config, run: Path | None = None, repeats: int = 5, war
     """
     config = config.resolved()
     assert config.workers is not None
+    if not issubclass(physics_class(config.physics), MujocoPhysics):
+        raise ValueError(f"physics is {config.physics!r}; bench collect replays MuJoCo's own steps: mujoco or mjbatch")
     if config.workers < 1:
         raise ValueError(f"workers is {config.workers}; bench collect measures worker processes: at least 1")
     plan = replace(Plan.of(config), runner="unilab.bench.collect:ReplayingRunner")
@@ -51,43 +62,33 @@ def bench_collect(config: Config, run: Path | None = None, repeats: int = 5, war
     if run is not None:
         _, trained, _ = algorithm_from(load_checkpoint(run, "best"))
         state = plan.algorithm.policy_from(state, trained)
-    env_steps = config.env_steps_per_iteration
     collect_s, limit_s = [], []
-    with Collector(plan) as collector:
-        for version in range(warm_up + repeats + 1):
-            collector.publish(version, plan.algorithm.snapshot(state), plan.initial_curriculum())
-            if version == 0:
-                collector.schedule.begin()
-                continue
-            k = version - 1
-            collector.publish(k, plan.algorithm.snapshot(state), plan.initial_curriculum())
-            collector.schedule.start_rollout(k)
-            seconds = collector.schedule.finish_rollout(k)
-            if k >= warm_up:
+    with contextlib.closing(Collection("mujoco", plan, state)) as collection:
+        for number in range(warm_up + repeats):
+            seconds = collection.rollout()
+            if number >= warm_up:
                 collect_s.append(seconds)
-                limit_s.append(_limit_seconds(collector, k, plan.num_shards) / config.workers)
-    collect, limit = statistics.median(collect_s), statistics.median(limit_s)
-    return {
-        "task": type(config.task).__name__,
-        "num_envs": config.num_envs,
-        "shard_size": config.shard_size,
-        "workers": config.workers,
-        "substeps": plan.env.substeps,
-        "physics_dt": plan.model.opt.timestep,
-        "policy": str(run) if run is not None else "untrained",
-        "randomised": list(plan.env.randomised),
-        "env_steps_per_s": env_steps / collect,
-        "limit_env_steps_per_s": env_steps / limit,
-        "ratio": statistics.median(b / a for a, b in zip(collect_s, limit_s, strict=True)),
-        "overhead_us_per_env_step": statistics.median(
-            1e6 * config.workers * (a - b) / env_steps for a, b in zip(collect_s, limit_s, strict=True)
-        ),
-        "collect_s": collect_s,
-        "limit_s": limit_s,
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": machine(),
-        "versions": versions(),
-    }
+                limit_s.append(_limit_seconds(collection.collector, number, plan.num_shards) / config.workers)
+                tell(f"rollout {number - warm_up + 1}/{repeats}: {config.env_steps_per_iteration / seconds:,.0f}/s")
+    return make_result("collect", _options(config, run, repeats), [_row(plan, collect_s, limit_s)])
+
+
+def _options(config: Config, run: Path | None, repeats: int) -> dict[str, Any]:
+    return {"policy": str(run) if run is not None else "untrained", "repeats": repeats, "config": config.to_json()}
+
+
+def _row(plan: Plan, collect_s: list[float], limit_s: list[float]) -> Row:
+    config = plan.config
+    assert config.workers is not None
+    env_steps = config.env_steps_per_iteration
+    rates, limits = [env_steps / s for s in collect_s], [env_steps / s for s in limit_s]
+    overheads = [1e6 * config.workers * (a - b) / env_steps for a, b in zip(collect_s, limit_s, strict=True)]
+    return make_row(
+        "mujoco", task_source(type(config.task)) or type(config.task).__name__, config.num_envs, config.workers,
+        rates, rates, limits, shard_size=config.shard_size, randomised=list(plan.env.randomised),
+        limit_env_steps_per_s=statistics.median(limits), overhead_us_per_env_step=statistics.median(overheads),
+        model=model_options(plan.model, plan.env.substeps), limits=limits,
+    )  # fmt: skip
 
 
 def _limit_seconds(collector: Collector, index: int, num_shards: int) -> float:
@@ -103,8 +104,13 @@ class ReplayingRunner(JobRunner):
 
     def __init__(self, plan: Plan, memories: dict[str, Memory], number: int = 0) -> None:
         super().__init__(plan, memories, number)
-        model = self.batch.physics.model
+        model = self._physics.model
         self._replicas = [(copy.copy(model), mujoco.MjData(model)) for _ in range(plan.shard_size)]
+
+    @property
+    def _physics(self) -> MujocoPhysics:
+        assert isinstance(self.batch.physics, MujocoPhysics)
+        return self.batch.physics
 
     def run(self, job: Job) -> Report:
         if job.kind != "replay":
@@ -114,7 +120,7 @@ class ReplayingRunner(JobRunner):
 
     def _record(self, job: Job) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Run the rollout of `job` again; states [T, S, n] around each physics call, and model rows [T, S, m]."""
-        physics = self.batch.physics
+        physics = self._physics
         before, after, model_rows = [], [], []
 
         def record(states: np.ndarray, unstable: np.ndarray) -> None:
@@ -128,7 +134,7 @@ class ReplayingRunner(JobRunner):
 
     def _replay(self, before: np.ndarray, after: np.ndarray, model_rows: np.ndarray) -> float:
         """Seconds in `mj_step` alone. Everything else happens outside the timed loop."""
-        physics, step, seconds = self.batch.physics, mujoco.mj_step, 0.0
+        physics, step, seconds = self._physics, mujoco.mj_step, 0.0
         state = np.empty(before.shape[2])
         for t in range(len(before)):
             for env, (model, data) in enumerate(self._replicas):

@@ -34,7 +34,7 @@ VERBS: dict[str, Verb] = {
     "video": Verb("film a trained policy", "unilab.cli.video", "video RUN"),
     "determinism": Verb("prove that a run depends on its seed alone", "unilab.cli.determinism", "determinism TASK"),
     "replay": Verb("look again at an env that became unstable", "unilab.cli.replay", "replay FILE"),
-    "bench": Verb("measure speed beside what the machine allows", "unilab.cli.bench", "bench collect TASK"),
+    "bench": Verb("measure speed beside what the machine allows", "unilab.cli.bench", "bench VERB"),
 }
 
 

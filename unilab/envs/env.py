@@ -17,7 +17,7 @@ import mujoco
 import numpy as np
 
 from unilab.envs.packing import Packing
-from unilab.envs.physics.base import FieldSpec, field_specs
+from unilab.envs.physics.base import Demands, FieldSpec, field_specs
 from unilab.envs.task import ModelNames, Physics, Task
 
 # Streams of random numbers. A key is fold_in(fold_in(fold_in(seed, stream), env), counter); the counter is the episode
@@ -105,6 +105,7 @@ class Env:
         task: the task.
         fine: use the task's most faithful physics.
         model: the compiled model, if it is at hand already (a worker gets it from the parent).
+        episode_steps: time limit of an episode in env steps, instead of the task's own.
 
     Attributes:
         has_critic_obs: whether the critic sees something else than the actor.
@@ -113,8 +114,11 @@ class Env:
         ValueError, TypeError: the task breaks the contract; the message names the method and what was expected.
     """
 
-    def __init__(self, task: Task, fine: bool = False, model: mujoco.MjModel | None = None) -> None:
-        self.task = task
+    def __init__(
+        self, task: Task, fine: bool = False, model: mujoco.MjModel | None = None, episode_steps: int | None = None
+    ) -> None:
+        self.task, self._fine = task, fine
+        self.episode_steps = task.episode_steps if episode_steps is None else episode_steps
         self.model = model if model is not None else compile_model(task, fine)
         self.substeps = _substeps(task, self.model)
         self.names = ModelNames.of(self.model)
@@ -146,7 +150,7 @@ class Env:
 
     def random_age(self, seed_key: jax.Array, env: jax.Array) -> jax.Array:
         """Age at which the first episode of an env begins, so that time limits do not fall together."""
-        return jax.random.randint(stream_key(seed_key, AGE, env, jnp.int32(0)), (), 0, self.task.episode_steps)
+        return jax.random.randint(stream_key(seed_key, AGE, env, jnp.int32(0)), (), 0, self.episode_steps)
 
     def control(self, state: EnvState, action: jax.Array) -> dict[str, jax.Array]:
         """Controls of the physics under `action` [A]."""
@@ -170,7 +174,7 @@ class Env:
         reward = jnp.where(is_good, reward, 0.0)
         obs = {name: jnp.where(is_good, value, 0.0) for name, value in obs.items()}
         terminated = jnp.where(is_good, terminated, True)
-        truncated = (state.age + 1 >= self.task.episode_steps) & ~terminated
+        truncated = (state.age + 1 >= self.episode_steps) & ~terminated
         ended = terminated | truncated
 
         step = self._step_totals(reward, terminated & is_good, weighted, metrics)
@@ -233,6 +237,26 @@ class Env:
     def randomised(self) -> tuple[str, ...]:
         """Model fields that differ from env to env."""
         return self._randomised
+
+    @property
+    def demands(self) -> Demands:
+        """What the task asks of its physics."""
+        return Demands(
+            self.model, self.task.fields, self.substeps, self.randomised, self.control_names, lambda: self.mjcf
+        )
+
+    @property
+    def mjcf(self) -> str:
+        """The model as MJCF text.
+
+        Raises:
+            ValueError: the task's model() returns a compiled model, of which there is none.
+        """
+        spec = self.task.model(self._fine)
+        if not isinstance(spec, mujoco.MjSpec):
+            raise ValueError(f"{type(self.task).__name__}.model() returns an MjModel; an MJCF text needs an MjSpec")
+        spec.compile()
+        return spec.to_xml()
 
     def _observe(self, task_state: Any, fields: jax.Array, key: jax.Array) -> dict[str, jax.Array]:
         obs = self.task.observe(task_state, self.physics(fields), key)

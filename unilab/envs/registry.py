@@ -19,34 +19,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TaskEntry:
-    """Where a task lives and what it is."""
+    """Where a task lives and what it is.
+
+    Attributes:
+        description: what the robot does.
+        module: the module of its class.
+        episode_steps: time limit of an episode in env steps, as the task has it by default.
+    """
 
     description: str
     module: str
+    episode_steps: int
 
 
 _STANDARD = "unilab.envs.tasks.standard"
 
 TASKS: dict[str, TaskEntry] = {
     "CartpoleSwingup": TaskEntry(
-        "swing a pole up by moving its cart, and hold it there", "unilab.envs.tasks.cartpole_swingup"
+        "swing a pole up by moving its cart, and hold it there", "unilab.envs.tasks.cartpole_swingup", 500
     ),
     "Go1JoystickFlat": TaskEntry(
-        "a Unitree Go1 follows velocity commands on flat ground", "unilab.envs.tasks.go1_joystick"
+        "a Unitree Go1 follows velocity commands on flat ground", "unilab.envs.tasks.go1_joystick", 500
     ),
-    "Ant-v5": TaskEntry("a four-legged robot walks forward", f"{_STANDARD}.ant"),
-    "HalfCheetah-v5": TaskEntry("a planar two-legged runner runs forward", f"{_STANDARD}.half_cheetah"),
-    "Hopper-v5": TaskEntry("a planar one-legged robot hops forward", f"{_STANDARD}.hopper"),
-    "Humanoid-v5": TaskEntry("a humanoid walks forward", f"{_STANDARD}.humanoid"),
-    "HumanoidStandup-v5": TaskEntry("a humanoid gets up from the ground", f"{_STANDARD}.humanoid_standup"),
+    "Ant-v5": TaskEntry("a four-legged robot walks forward", f"{_STANDARD}.ant", 1000),
+    "HalfCheetah-v5": TaskEntry("a planar two-legged runner runs forward", f"{_STANDARD}.half_cheetah", 1000),
+    "Hopper-v5": TaskEntry("a planar one-legged robot hops forward", f"{_STANDARD}.hopper", 1000),
+    "Humanoid-v5": TaskEntry("a humanoid walks forward", f"{_STANDARD}.humanoid", 1000),
+    "HumanoidStandup-v5": TaskEntry("a humanoid gets up from the ground", f"{_STANDARD}.humanoid_standup", 1000),
     "InvertedDoublePendulum-v5": TaskEntry(
-        "a cart keeps two poles, one on top of the other, upright", f"{_STANDARD}.inverted_double_pendulum"
+        "a cart keeps two poles, one on top of the other, upright", f"{_STANDARD}.inverted_double_pendulum", 1000
     ),
-    "InvertedPendulum-v5": TaskEntry("a cart keeps a pole upright", f"{_STANDARD}.inverted_pendulum"),
-    "Pusher-v5": TaskEntry("an arm of seven joints pushes a cylinder to a goal", f"{_STANDARD}.pusher"),
-    "Reacher-v5": TaskEntry("a planar arm of two links reaches for a point", f"{_STANDARD}.reacher"),
-    "Swimmer-v5": TaskEntry("a snake of three links swims forward", f"{_STANDARD}.swimmer"),
-    "Walker2d-v5": TaskEntry("a planar two-legged robot walks forward", f"{_STANDARD}.walker2d"),
+    "InvertedPendulum-v5": TaskEntry("a cart keeps a pole upright", f"{_STANDARD}.inverted_pendulum", 1000),
+    "Pusher-v5": TaskEntry("an arm of seven joints pushes a cylinder to a goal", f"{_STANDARD}.pusher", 100),
+    "Reacher-v5": TaskEntry("a planar arm of two links reaches for a point", f"{_STANDARD}.reacher", 50),
+    "Swimmer-v5": TaskEntry("a snake of three links swims forward", f"{_STANDARD}.swimmer", 1000),
+    "Walker2d-v5": TaskEntry("a planar two-legged robot walks forward", f"{_STANDARD}.walker2d", 1000),
 }
 
 

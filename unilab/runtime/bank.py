@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from unilab.envs.batch import Batch, BatchRows
-from unilab.envs.physics.base import PhysicsRows
-from unilab.runtime.layout import GENERATIONS, batch_row_shapes
+from unilab.envs.batch import BatchRows, rows_of
+from unilab.runtime.layout import GENERATIONS
 from unilab.runtime.memory import Memory
 
 
@@ -32,15 +31,3 @@ class Bank:
         for array in self._memory.arrays.values():
             array[(generation + 1) % GENERATIONS, envs] = array[generation % GENERATIONS, envs]
         return self.rows(generation + 1, first, size)
-
-
-def own_rows(batch: Batch) -> BatchRows:
-    """Empty rows for a batch that no bank holds."""
-    shapes = batch_row_shapes(batch)
-    return rows_of({name: np.zeros((batch.shard_size, *shape), dtype) for name, (dtype, shape) in shapes.items()})
-
-
-def rows_of(arrays: dict[str, np.ndarray]) -> BatchRows:
-    """A shard's rows from arrays named as in `layout.batch_row_shapes`."""
-    physics = PhysicsRows(arrays["state"], arrays["model"], arrays["last"], arrays["fields"])
-    return BatchRows(physics, arrays["words"])

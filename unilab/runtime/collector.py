@@ -11,15 +11,14 @@ import jax
 import numpy as np
 
 from unilab.runtime.bank import Bank
-from unilab.runtime.job import JobRunner
 from unilab.runtime.memory import Memory, available_bytes, total_bytes
 from unilab.runtime.plan import Plan
 from unilab.runtime.pool import InlinePool, Pool, ProcessPool
 from unilab.runtime.ring import Ring
+from unilab.runtime.runner import make_runner
 from unilab.runtime.schedule import Schedule
 from unilab.runtime.snapshots import Snapshots
 
-WORKER_BYTES = 400 * 2**20  # measured: a worker that has compiled the Go1 task holds about 350 MB of its own
 LEARNER_BYTES = 800 * 2**20  # likewise for the learner's process, beside the rollouts
 
 
@@ -48,7 +47,7 @@ class Collector:
         shuffled = plan.config.job_order == "shuffled"
         self.pool: Pool
         if num_workers == 0:
-            self.pool = InlinePool(JobRunner(plan, self._memories), shuffled, check)
+            self.pool = InlinePool(make_runner(plan, self._memories), shuffled, check)
         else:
             try:
                 self.pool = ProcessPool(plan, self._memories, num_workers, shuffled, check, report)
@@ -124,7 +123,7 @@ def require_memory(plan: Plan, num_workers: int) -> None:
     layout = plan.layout.items()
     shared = sum(total_bytes(shapes) for shapes in layout.values())
     # The learner's working set: about three times a rollout (gathered minibatches, activations, gradients).
-    needed = shared + 3 * total_bytes(layout["ring"]) + num_workers * WORKER_BYTES + LEARNER_BYTES
+    needed = shared + 3 * total_bytes(layout["ring"]) + num_workers * plan.worker_bytes + LEARNER_BYTES
     there = available_bytes()
     device, replay = jax.devices()[0], plan.replay_bytes
     if device.platform == "cpu" or plan.algorithm.has_host_memory:

@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from unilab.config import Config
-from unilab.envs.batch import Batch
+from unilab.envs.batch import Batch, own_rows
 from unilab.envs.env import Env
+from unilab.envs.physics.registry import physics_class, physics_entry
 from unilab.envs.task import Task
-from unilab.runtime.bank import own_rows
 from unilab.runtime.digest import Difference, Trace
 from unilab.runtime.job import JobRunner
 from unilab.runtime.plan import Plan
@@ -76,6 +76,11 @@ def determinism(config: Config, iterations: int = 5, show: Callable[[Row], None]
         raise ValueError(
             f"algo.warm_up_steps is {warm_up}, but half of {iterations} iterations collects {collected} env steps: too "
             f"little would be learned to prove anything; use --algo.warm-up-steps {collected}, or more --iterations"
+        )
+    if physics_entry(config.physics).on_device or not physics_class(config.physics).exact_state:
+        raise ValueError(
+            f"physics is {config.physics!r}, which has no workers to compare or no state to go on from; allowed: "
+            "mujoco, mjbatch, mujoco-uni"
         )
     config = replace(
         config,
@@ -179,8 +184,8 @@ def _trajectory(task: Task, num_envs: int, steps: int, seed: int) -> np.ndarray:
     curriculum = jax.tree.map(np.asarray, task.curriculum())
     qpos, qvel, randomised, state = env.begin(key, first, first, curriculum)
     batch = Batch(env, num_envs, seed)
-    physics, rows = batch.physics, own_rows(batch).physics
-    physics.attach(rows)
+    physics = batch.physics
+    physics.attach(own_rows(batch).physics)
 
     def copies(x: Any) -> np.ndarray:
         return np.repeat(np.asarray(x)[None], num_envs, axis=0)
@@ -188,11 +193,10 @@ def _trajectory(task: Task, num_envs: int, steps: int, seed: int) -> np.ndarray:
     physics.reset(np.arange(num_envs), copies(qpos), copies(qvel), jax.tree.map(copies, randomised))
     actions = jax.random.normal(key, (steps, env.action_size))
     controls = jax.tree.map(np.asarray, jax.jit(jax.vmap(task.control, in_axes=(None, 0)))(state, actions))
-    where = [physics.columns(part) for part in ("qpos", "qvel")]
     path = []
     for t in range(steps):
         physics.step({name: copies(value[t]) for name, value in controls.items()})
-        path.append(np.concatenate([rows.state[:, columns] for columns in where], axis=1))
+        path.append(np.concatenate([physics.qpos, physics.qvel], axis=1))
     return np.array(path)
 
 

@@ -4,50 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from unilab.algos.algorithm import Algorithm
-from unilab.envs.batch import Batch
+from unilab.envs.batch import Batch, own_rows
 from unilab.envs.env import EnvState
-from unilab.runtime.bank import Bank, own_rows
+from unilab.runtime.bank import Bank
 from unilab.runtime.memory import Memory
+from unilab.runtime.messages import Job, Report
 from unilab.runtime.plan import Plan
 from unilab.runtime.ring import Ring
 from unilab.runtime.snapshots import Snapshots
 from unilab.runtime.unstable import UnstableEnv, describe
-
-
-class Job(NamedTuple):
-    """A piece of work that any worker can do: a function of the bank, a snapshot and these numbers.
-
-    `begin` starts the first episodes (generation 0 of the bank); `rollout` `number` makes generation number + 1;
-    `evaluate` plays the first episode of each evaluation env of the shard; `replay` is for the benchmark. `attempt`
-    counts the workers that were lost with it; it changes nothing in what the job makes.
-    """
-
-    kind: Literal["begin", "rollout", "evaluate", "replay"]
-    number: int
-    shard: int
-    version: int
-    attempt: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.number}, shard {self.shard}, policy version {self.version}"
-
-
-@dataclass(frozen=True)
-class Report:
-    """A finished job, and the first few envs of a rollout whose numbers broke."""
-
-    job: Job
-    seconds: float
-    unstable: tuple[UnstableEnv, ...] = ()
-
 
 MAX_RECORDED = 3
 """Unstable envs that a worker describes; after them it only counts."""
@@ -70,7 +42,7 @@ class JobRunner:
         self._evaluation = memories["evaluation"].arrays["totals"]
         self._progress = memories["progress"].arrays["steps"][number : number + 1]
         self.algorithm: Algorithm = plan.algorithm
-        self.batch = Batch(plan.env, plan.shard_size, plan.config.seed)
+        self.batch = Batch(plan.env, plan.shard_size, plan.config.seed, plan.config.physics)
         self._policy = jax.jit(self._act)
         self._noise = jax.jit(jax.vmap(jax.vmap(self.algorithm.draw_noise), in_axes=(0, None)))
         self._deterministic_policy = jax.jit(self._act_deterministic)
@@ -152,7 +124,8 @@ class JobRunner:
 
     @cached_property
     def _evaluation_batch(self) -> Batch:
-        return Batch(self.plan.evaluation_env, self.plan.evaluation_shard_size, self.plan.config.eval_seed)
+        plan = self.plan
+        return Batch(plan.evaluation_env, plan.evaluation_shard_size, plan.config.eval_seed, plan.config.physics)
 
     @cached_property
     def _evaluation_rows(self) -> Any:

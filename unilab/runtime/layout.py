@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from unilab.envs.batch import Batch
 from unilab.runtime.memory import FieldShapes
 
 GENERATIONS = 2
@@ -35,18 +34,6 @@ class Layout:
 
     def items(self) -> dict[str, FieldShapes]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
-
-
-def batch_row_shapes(batch: Batch) -> dict[str, tuple[Any, tuple[int, ...]]]:
-    """dtype and shape of one env's row."""
-    physics = batch.physics
-    return {
-        "state": (np.float64, (physics.state_size,)),
-        "model": (np.float64, (physics.model_size,)),
-        "last": (np.float64, (physics.last_size,)),
-        "fields": (np.float32, (physics.field_size,)),
-        "words": (np.uint32, (batch.env.state_packing.size,)),
-    }
 
 
 def rollout_field_shapes(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +16,11 @@ import numpy as np
 from unilab.algos.algorithm import Algorithm, Horizon, Spaces
 from unilab.algos.registry import algorithm_class
 from unilab.config import Config, default_shard_size
-from unilab.envs.batch import Batch
+from unilab.envs.batch import Batch, batch_row_shapes
 from unilab.envs.env import Env
 from unilab.envs.packing import Packing
-from unilab.runtime.layout import GENERATIONS, Layout, batch_row_shapes, rollout_field_shapes, with_leading
+from unilab.envs.physics.registry import physics_class, physics_entry
+from unilab.runtime.layout import GENERATIONS, Layout, rollout_field_shapes, with_leading
 from unilab.runtime.ring import TOTALS
 
 
@@ -41,13 +42,17 @@ class Plan:
     fine: bool = False
     runner: str = "unilab.runtime.job:JobRunner"
 
+    worker_bytes: ClassVar[int] = 400 * 2**20
+    """Memory of a worker's own; measured: one that has compiled the Go1 task holds about 350 MB."""
+
     @classmethod
     def of(cls, config: Config, fine: bool = False) -> Plan:
         """Plan of a configuration; compiles the models."""
         model = Env(config.task).model
         evaluation = config.task.evaluation()
         same = not fine and evaluation == config.task
-        return cls(config, model, None if same else Env(evaluation, fine).model, fine)
+        runner = "unilab.runtime.device:DeviceRunner" if physics_entry(config.physics).on_device else cls.runner
+        return cls(config, model, None if same else Env(evaluation, fine).model, fine, runner)
 
     def __reduce__(self) -> Any:
         return Plan, (
@@ -66,7 +71,7 @@ class Plan:
     @cached_property
     def exact_state(self) -> bool:
         """Whether the physics goes on from a row of the bank bit for bit, as replacement and resume need."""
-        return Batch(self.env, 1, 0).physics.exact_state
+        return physics_class(self.config.physics).exact_state
 
     @property
     def num_shards(self) -> int:
@@ -75,7 +80,8 @@ class Plan:
     @property
     def evaluation_shard_size(self) -> int:
         """Envs in a shard of an evaluation; as for training, it follows from their number alone."""
-        return default_shard_size(self.config.eval_episodes)
+        episodes = self.config.eval_episodes
+        return episodes if physics_entry(self.config.physics).on_device else default_shard_size(episodes)
 
     @property
     def num_evaluation_shards(self) -> int:
@@ -138,7 +144,7 @@ class Plan:
         config, columns = self.config, len(self.env.columns.names)
         assert config.lag is not None
         slots = config.lag + 1
-        rows = batch_row_shapes(Batch(self.env, 1, 0))
+        rows = batch_row_shapes(Batch(self.env, 1, 0, config.physics))
         ring = with_leading(self._step_shapes(), slots, self.rollout_steps, config.num_envs)
         ring |= dict.fromkeys(TOTALS, (np.float32, (slots, config.num_envs, columns)))
         evaluation_columns = len(self.evaluation_env.columns.names)

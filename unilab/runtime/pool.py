@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
-import signal
-import socket
-import struct
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable
-from multiprocessing.connection import Connection, wait
-from typing import Any, Protocol
-
-import cloudpickle
+from multiprocessing.connection import wait
+from typing import Protocol
 
 from unilab.runtime.errors import WorkerError
-from unilab.runtime.job import Job, JobRunner, Report
 from unilab.runtime.memory import Memory, oom_kills
+from unilab.runtime.messages import Job, Report
 from unilab.runtime.plan import Plan
+from unilab.runtime.process import WorkerProcess, end_all, pickled
+from unilab.runtime.runner import Runner
 from unilab.runtime.watch import POLL_S, Watch
-from unilab.runtime.worker import DONE, ENVIRONMENT, FAILED
+from unilab.runtime.worker import DONE, FAILED
 
 MAX_LOSSES = 3
 """Workers that may be lost with one job, or one after the other before they are ready."""
-REAP_S = 10.0
-"""Time that a killed process gets to go."""
-MESSAGE_S = 60
-"""Time that a message through a pipe may take, once it has begun."""
 
 
 class Pool(Protocol):
@@ -53,7 +43,7 @@ class InlinePool:
 
     replaced = 0
 
-    def __init__(self, runner: JobRunner, shuffled: bool = False, check: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, runner: Runner, shuffled: bool = False, check: Callable[[], None] = lambda: None) -> None:
         self._runner, self._check = runner, check
         self._jobs: list[Job] = []
         self._random = random.Random(0) if shuffled else None
@@ -72,69 +62,12 @@ class InlinePool:
         self._jobs.clear()
 
 
-class _Worker:
-    """One process with its pipe, and the job that it works on.
-
-    Attributes:
-        failed_starts: workers of this number before it that ended one after the other before they were ready.
-    """
-
-    def __init__(self, number: int, blob: bytes, fds: tuple[int, ...], failed_starts: int = 0) -> None:
-        ours, theirs = socket.socketpair()
-        lifeline_read, self._lifeline = os.pipe()
-        inherited = (theirs.fileno(), lifeline_read, *fds)
-        environment = os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        command = [sys.executable, "-m", "unilab.runtime.worker", str(number), str(theirs.fileno()), str(lifeline_read)]
-        try:
-            self.process = subprocess.Popen(command, pass_fds=inherited, env=environment, stdin=subprocess.DEVNULL)
-        except OSError as error:
-            ours.close()
-            os.close(self._lifeline)
-            raise WorkerError(f"worker {number} cannot be started ({error.strerror or error})") from error
-        finally:
-            theirs.close()
-            os.close(lifeline_read)
-        self.number = number
-        self.failed_starts = failed_starts
-        for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):  # half a message must not block the parent
-            ours.setsockopt(socket.SOL_SOCKET, direction, struct.pack("ll", MESSAGE_S, 0))
-        self.connection = Connection(ours.detach())
-        self.job: Job | None = None
-        self.is_ready = False
-        self.known_kinds: set[str] = set()
-        # If it has ended already, whoever waits for it finds out and says how.
-        with contextlib.suppress(OSError):
-            self.connection.send_bytes(blob)
-
-    def reap(self, kill: bool = False) -> str:
-        """Wait for the end of a process whose pipe is closed, or `kill` it first; returns how it ended, in words.
-
-        Raises:
-            WorkerError: it does not go away. Its job must not be handed out again, since it could still write.
-        """
-        if not kill:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return _ending(self.process.wait(REAP_S))
-        self.process.kill()
-        try:
-            return _ending(self.process.wait(REAP_S))
-        except subprocess.TimeoutExpired:
-            raise WorkerError(
-                f"worker {self.number} (pid {self.process.pid}) cannot be ended, not even by SIGKILL; the run stops, "
-                "since the process could still write into its shard. Its last checkpoint is whole: `unilab resume`"
-            ) from None
-
-    def close(self) -> None:
-        self.connection.close()
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
-
-
 class ProcessPool:
     """Worker processes on this machine; a job goes to whichever worker is free.
 
-    A worker that dies or hangs is replaced, and its job is run again from the bank, with the same result.
+    A worker that dies or hangs is replaced, and its job is run again from the bank, with the same result. Where the
+    physics gives no exact state, the envs of a shard live in the worker that began them: it does all jobs of that
+    shard, and it cannot be replaced.
 
     Args:
         plan: what the workers need to know.
@@ -150,17 +83,17 @@ class ProcessPool:
         check: Callable[[], None] = lambda: None, report: Callable[[str], None] = lambda text: None,
     ) -> None:  # fmt: skip
         fds = {name: memory.fd for name, memory in memories.items()}
-        self._blob, self._fds = _pickled((plan, fds), type(plan.config.task)), tuple(fds.values())
+        self._blob, self._fds = pickled((plan, fds), type(plan.config.task)), tuple(fds.values())
         self._plan, self._check, self._report = plan, check, report
         self._jobs: deque[Job] = deque()
         self._random = random.Random(0) if shuffled else None
         self._watch = Watch(memories["progress"].arrays["steps"], plan.config.hang_after_s)
         self._oom_kills = oom_kills()
         self.replaced = 0
-        self._workers: list[_Worker] = []
+        self._workers: list[WorkerProcess] = []
         try:
             for number in range(num_workers):
-                self._workers.append(_Worker(number, self._blob, self._fds))
+                self._workers.append(WorkerProcess(number, self._blob, self._fds))
         except BaseException:
             self.close()
             raise
@@ -187,7 +120,7 @@ class ProcessPool:
                     return report
             self._replace_hung()
 
-    def _receive(self, worker: _Worker) -> Report | None:
+    def _receive(self, worker: WorkerProcess) -> Report | None:
         try:
             kind, content = worker.connection.recv()
         except (EOFError, OSError):  # the pipe is closed, perhaps in the middle of a message
@@ -206,13 +139,19 @@ class ProcessPool:
 
     def _hand_out(self) -> None:
         for worker in self._workers:
-            if self._jobs and worker.is_ready and worker.job is None:
-                if self._random:
-                    self._jobs.rotate(self._random.randrange(len(self._jobs)))
+            if worker.is_ready and worker.job is None and (job := self._job_for(worker)) is not None:
                 # To a worker that has just died the message is lost; `wait` learns of the death from the pipe.
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                    worker.connection.send(self._jobs[0])
-                    worker.job = self._jobs.popleft()
+                    worker.connection.send(job)
+                    worker.job = job
+                    self._jobs.remove(job)
+
+    def _job_for(self, worker: WorkerProcess) -> Job | None:
+        """The queued job that a free worker does next."""
+        if self._jobs and self._random:
+            self._jobs.rotate(self._random.randrange(len(self._jobs)))
+        is_pinned, count = not self._plan.exact_state, len(self._workers)
+        return next((job for job in self._jobs if not is_pinned or job.shard % count == worker.number), None)
 
     def _replace_hung(self) -> None:
         busy = [(w.number, w.job, w.job.kind not in w.known_kinds) for w in self._workers if w.job]
@@ -222,7 +161,7 @@ class ProcessPool:
             self._replace(worker, f"made no progress for {self._plan.config.hang_after_s:g} s or more, was killed")
             self._hand_out()
 
-    def _replace(self, worker: _Worker, how: str) -> None:
+    def _replace(self, worker: WorkerProcess, how: str) -> None:
         """Start another worker in place of one that is gone, and queue its job again.
 
         Raises:
@@ -241,7 +180,7 @@ class ProcessPool:
         worker.close()
         if worker.job:
             self._jobs.appendleft(worker.job._replace(attempt=worker.job.attempt + 1))
-        self._workers[worker.number] = _Worker(worker.number, self._blob, self._fds, failed_starts)
+        self._workers[worker.number] = WorkerProcess(worker.number, self._blob, self._fds, failed_starts)
         self.replaced += 1
         self._report(f"{death}; it is replaced, and results do not change")
 
@@ -252,30 +191,5 @@ class ProcessPool:
         return f"{job} (envs {first} to {first + self._plan.shard_size - 1})"
 
     def close(self) -> None:
-        for worker in self._workers:
-            worker.close()  # end of file on the pipe ends an idle worker, the lifeline a busy one
-        for worker in self._workers:
-            try:
-                worker.process.wait(timeout=1.0)
-            except subprocess.TimeoutExpired:
-                worker.process.kill()
-                with contextlib.suppress(subprocess.TimeoutExpired):  # nothing more can be done about it
-                    worker.process.wait(REAP_S)
+        end_all(self._workers)
         self._workers = []
-
-
-def _ending(code: int) -> str:
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-
-
-def _pickled(content: Any, task_class: type) -> bytes:
-    """Pickle by value what a worker cannot import: a task from a script, a notebook or a file of one's own."""
-    module = sys.modules.get(task_class.__module__)
-    is_ours = task_class.__module__.startswith("unilab.")
-    if module is None or is_ours or task_class.__module__ == "__main__":
-        return cloudpickle.dumps(content)
-    cloudpickle.register_pickle_by_value(module)
-    try:
-        return cloudpickle.dumps(content)
-    finally:
-        cloudpickle.unregister_pickle_by_value(module)

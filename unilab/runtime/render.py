@@ -153,7 +153,7 @@ def _check(
 def _try_backends(folder: Path, time_limit_s: float) -> RenderResult:
     """The job in `folder`, with one back end after the other until one works."""
     deadline = time.monotonic() + time_limit_s
-    backends = _backends()
+    backends = gl_backends()
     had_context = ""
     detail = ""
     for backend in backends:
@@ -172,7 +172,7 @@ def _try_backends(folder: Path, time_limit_s: float) -> RenderResult:
     return RenderResult(False, HINT.replace("works here", f"works here (tried {tried})"), detail=detail)
 
 
-def _backends() -> list[str | None]:
+def gl_backends() -> list[str | None]:
     """Values of `MUJOCO_GL` to try, in turn; None leaves it unset."""
     if chosen := os.environ.get("MUJOCO_GL"):
         return [chosen]
@@ -223,11 +223,11 @@ def _render(job: _Job) -> None:
     from PIL.Image import fromarray
 
     model = mujoco.MjModel.from_binary_path(job.model)
-    _prepare_visuals(model, job.width, job.height)
+    prepare_visuals(model, job.width, job.height)
     states = np.load(job.states)["qpos"]
     data = mujoco.MjData(model)
-    camera = _tracking_camera(model) if job.camera is None else job.camera
-    option = _scene_option(model)
+    camera = tracking_camera(model) if job.camera is None else job.camera
+    option = scene_option(model)
     shown = np.linspace(0, len(states) - 1, SHEET_ROWS * SHEET_COLUMNS).round().astype(int)
     kept: dict[int, Image] = {}
     with mujoco.Renderer(model, job.height, job.width) as renderer:
@@ -254,7 +254,7 @@ def _render(job: _Job) -> None:
     _contact_sheet([(f"{index / job.fps:.2f} s", kept[index]) for index in shown]).save(job.sheet)
 
 
-def _prepare_visuals(model: Any, width: int, height: int) -> None:
+def prepare_visuals(model: Any, width: int, height: int) -> None:
     """Room for the frame, and shadows that a software OpenGL draws well and in time."""
     import mujoco
 
@@ -266,7 +266,7 @@ def _prepare_visuals(model: Any, width: int, height: int) -> None:
     model.light_castshadow[model.light_type == mujoco.mjtLightType.mjLIGHT_DIRECTIONAL] = False
 
 
-def _tracking_camera(model: Any) -> Any:
+def tracking_camera(model: Any) -> Any:
     """A free camera that follows body 1 from the side and a little above, at a distance that fits the model's size."""
     import mujoco
 
@@ -280,7 +280,7 @@ def _tracking_camera(model: Any) -> Any:
     return camera
 
 
-def _scene_option(model: Any) -> Any:
+def scene_option(model: Any) -> Any:
     """MuJoCo's defaults, which hide geom groups 3 to 5; but a model with nothing else to show is shown whole.
 
     Collision shapes are in group 3 by custom, and a robot made of primitives may have only these.

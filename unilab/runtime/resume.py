@@ -10,6 +10,7 @@ from typing import Any
 from unilab.config import Config
 from unilab.envs.registry import stop_if_importing
 from unilab.envs.task import Task
+from unilab.names import in_shell
 from unilab.runtime.checkpoint import Checkpoint, CheckpointError, drop_newer, load_checkpoint
 from unilab.runtime.digest import Trace
 from unilab.runtime.display import Display, QuietDisplay
@@ -61,7 +62,10 @@ def resume(
         _require_same(checkpoint, config.to_json())
         plan = ready_plan(config)
         if not plan.exact_state:
-            raise ValueError(f"{folder} cannot be resumed: its physics back end does not give its full state")
+            raise ValueError(
+                f"{folder} cannot be resumed: its physics back end, {config.physics}, does not give its full state. "
+                f"Begin a new run from its policy: `unilab train TASK --init-from {in_shell(folder)}`"
+            )
         _require_same_spaces(checkpoint, spaces_to_json(plan.spaces))
         training = Training(plan, folder, display, trace, checkpoint)
         _tell(display, checkpoint, config, old)

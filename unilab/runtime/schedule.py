@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 
-from unilab.runtime.job import Job, Report
+from unilab.runtime.messages import Job, Report
 from unilab.runtime.plan import Plan
 from unilab.runtime.pool import Pool
 from unilab.runtime.unstable import UnstableEnv

@@ -18,7 +18,8 @@ from unilab.envs.env import EnvState
 from unilab.envs.physics.mujoco import STATE, UNSTABLE, MujocoPhysics
 
 if TYPE_CHECKING:
-    from unilab.runtime.job import Job, JobRunner
+    from unilab.runtime.job import JobRunner
+    from unilab.runtime.messages import Job
 
 FOLDER = "unstable"
 FACTS = ("task", "seed", "rollout", "step", "env", "substeps", "causes")
@@ -101,8 +102,11 @@ def recorded(physics: MujocoPhysics, record: Callable[[np.ndarray, np.ndarray], 
 def describe(runner: JobRunner, job: Job, limit: int) -> tuple[UnstableEnv, ...]:
     """The first `limit` envs that broke in a rollout that `runner` has just collected.
 
-    Nothing is recorded while collecting. The rollout is collected once more, which a job allows, and watched.
+    Nothing is recorded while collecting. The rollout is collected once more, which a job allows, and watched. Only
+    back ends whose rows are MuJoCo's own state can be watched; of others nothing is described.
     """
+    if not isinstance(runner.batch.physics, MujocoPhysics):
+        return ()
     size = runner.plan.shard_size
     first = job.shard * size
     where = np.argwhere(runner.ring.columns(job.number, first, size)["weight"] == 0)[:limit]

@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import mujoco
 import numpy as np
 
-from unilab.envs.batch import Batch
+from unilab.envs.batch import Batch, own_rows
 from unilab.envs.env import Env, EnvState, compile_model
-from unilab.envs.physics.mujoco import STATE
+from unilab.envs.physics.registry import DEFAULT
 from unilab.envs.task import Task
-from unilab.runtime.bank import own_rows
 from unilab.runtime.evaluate import Trained, read_trained
 from unilab.runtime.plan import Plan
 from unilab.runtime.render import RenderResult, render_video
@@ -73,7 +71,7 @@ def record_video(
     trained = read_trained(plan, run, checkpoint)
     task = plan.config.task.evaluation()
     env = Env(task if seconds is None else dataclasses.replace(task, episode_s=seconds), fine)
-    film = play(env, plan.algorithm, trained, seed)
+    film = play(env, plan.algorithm, trained, seed, plan.config.physics)
     looks = compile_model(
         task, fine=True
     )  # the model with every geom; the one for training may lack what nothing touches
@@ -81,13 +79,12 @@ def record_video(
     return render_video(looks, film.qpos, out, film.fps, camera or None, captions=film.captions)
 
 
-def play(env: Env, algorithm: Any, trained: Trained, seed: int) -> Film:
+def play(env: Env, algorithm: Any, trained: Trained, seed: int, physics: str = DEFAULT) -> Film:
     """The first episode of one env, filmed at `MAX_FPS` or a little less, at real speed."""
-    task, data = env.task, mujoco.MjData(env.model)
+    task = env.task
     stride = max(1, round(1.0 / (task.control_dt * MAX_FPS)))
-    batch = Batch(env, 1, seed)
-    rows = own_rows(batch)
-    batch.attach(rows, 0, trained.curriculum)
+    batch = Batch(env, 1, seed, physics)
+    batch.attach(own_rows(batch), 0, trained.curriculum)
     batch.begin(random_ages=False)
     batch.open_rollout(0, task.episode_steps)
 
@@ -99,8 +96,7 @@ def play(env: Env, algorithm: Any, trained: Trained, seed: int) -> Film:
     poses, captions, total = [], [], 0.0
     for t in range(task.episode_steps):
         if t % stride == 0:
-            mujoco.mj_setState(env.model, data, rows.physics.state[0], STATE)
-            poses.append(np.array(data.qpos))
+            poses.append(np.array(batch.physics.qpos[0]))
             state = jax.tree.map(lambda x: np.asarray(x)[0], batch.state.task)
             captions.append(_caption(task, state, t * task.control_dt, total))
         action, controls = act(batch.state)

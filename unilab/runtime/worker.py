@@ -5,7 +5,6 @@ Started as `python -m unilab.runtime.worker NUMBER CONNECTION_FD LIFELINE_FD`, w
 
 from __future__ import annotations
 
-import importlib
 import os
 import pickle
 import signal
@@ -35,15 +34,13 @@ def serve(connection: Connection, number: int) -> None:
     import cloudpickle
 
     from unilab.runtime.memory import Memory
+    from unilab.runtime.runner import make_runner
 
     job = None
     try:
         plan, fds = cloudpickle.loads(connection.recv_bytes())
-        shapes = plan.layout.items()
-        module, _, name = plan.runner.partition(":")
-        runner = getattr(importlib.import_module(module), name)(
-            plan, {name: Memory(shapes[name], fd) for name, fd in fds.items()}, number
-        )
+        shapes = dict(plan.layout.items())
+        runner = make_runner(plan, {name: Memory(shapes[name], fd) for name, fd in fds.items()}, number)
         connection.send((READY, None))
         while (job := _next_job(connection)) is not None:
             connection.send((DONE, runner.run(job)))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import mujoco
 import numpy as np
@@ -29,6 +29,31 @@ class FieldSpec:
 
 
 @dataclass(frozen=True)
+class Demands:
+    """What a task asks of its physics.
+
+    Attributes:
+        model: the nominal model.
+        fields: what the task reads.
+        substeps: physics steps in a control step.
+        randomised: names of the model fields that differ from env to env.
+        controls: what acts on the robot: "ctrl", "xfrc_applied", "qvel_kick".
+        mjcf: gives the model as MJCF text, for an engine that reads no other; raises ValueError where there is none.
+    """
+
+    model: mujoco.MjModel
+    fields: Sequence[str | Delta]
+    substeps: int
+    randomised: Sequence[str] = ()
+    controls: Sequence[str] = ("ctrl",)
+    mjcf: Callable[[], str] | None = None
+
+
+class UnsupportedError(ValueError):
+    """A back end cannot do what a task demands; the message says what."""
+
+
+@dataclass(frozen=True)
 class PhysicsRows:
     """The memory of a shard's envs that a back end works on, in place. Rows are envs.
 
@@ -46,9 +71,15 @@ class PhysicsRows:
 
 
 class PhysicsBackend(Protocol):
-    """Steps `num_envs` copies of one model. Holds no state of its own between `attach` calls."""
+    """Steps `num_envs` copies of one model, made as `Backend(demands, num_envs)`.
 
-    exact_state: bool
+    With `exact_state` it holds no state of its own between `attach` calls: all is in the rows. Without, the envs live
+    in the back end that began them, and the rows only say which they are.
+
+    What it cannot do, such as a field that its engine does not give, is an `UnsupportedError` when it is made.
+    """
+
+    exact_state: ClassVar[bool]
     """Whether `state` rows continue a simulation bit for bit, as replacement of a worker and resume need."""
 
     field_specs: tuple[FieldSpec, ...]
@@ -67,6 +98,14 @@ class PhysicsBackend(Protocol):
 
     def step(self, controls: Mapping[str, np.ndarray]) -> np.ndarray:
         """Advance all envs by one control step under controls [S, ...]; returns which became unstable [S]."""
+
+    @property
+    def qpos(self) -> np.ndarray:
+        """Positions of all envs [S, nq], in MuJoCo's order and as exact as the back end has them."""
+
+    @property
+    def qvel(self) -> np.ndarray:
+        """Velocities of all envs [S, nv], likewise."""
 
 
 def field_specs(model: mujoco.MjModel, fields: Sequence[str | Delta]) -> tuple[FieldSpec, ...]:

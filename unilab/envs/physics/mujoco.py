@@ -11,12 +11,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import ClassVar
 
 import mujoco
 import numpy as np
 
-from unilab.envs.physics.base import PhysicsRows, field_specs
-from unilab.envs.task import Delta
+from unilab.envs.physics.base import Demands, FieldSpec, PhysicsRows, field_specs
 
 STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 
@@ -45,34 +45,24 @@ class MujocoPhysics:
     """Steps the envs of a shard with upstream MuJoCo; see `PhysicsBackend` for the methods.
 
     Args:
-        model: the nominal model.
-        fields: what the task reads.
-        randomised: names of the model fields that differ from env to env.
+        demands: what the task asks of its physics.
         num_envs: rows of a shard.
-        substeps: physics steps in a control step.
     """
 
-    exact_state = True
+    exact_state: ClassVar = True
 
-    def __init__(
-        self,
-        model: mujoco.MjModel,
-        fields: Sequence[str | Delta],
-        randomised: Sequence[str],
-        num_envs: int,
-        substeps: int,
-    ) -> None:
-        self.model = copy.copy(model)
-        self.model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
-        self.substeps = substeps
-        self.field_specs = field_specs(model, fields)
+    def __init__(self, demands: Demands, num_envs: int) -> None:
+        model = demands.model
+        self.model = without_autoreset(model)
+        self.substeps = demands.substeps
+        self.field_specs = field_specs(model, demands.fields)
         self.field_size = self.field_specs[-1].stop if self.field_specs else 0
         self.state_size = mujoco.mj_stateSize(model, STATE)
         self._state_slices = _state_slices(self.model)
         self._needs_rne_post = any(spec.name in NEEDS_RNE_POST for spec in self.field_specs)
 
-        self._randomised = tuple(randomised)
-        self._needs_set_const = any(name in NEEDS_SET_CONST for name in randomised)
+        self._randomised = tuple(demands.randomised)
+        self._needs_set_const = any(name in NEEDS_SET_CONST for name in self._randomised)
         self._model_fields = self._randomised + (DERIVED if self._needs_set_const else ())
         sizes = [getattr(model, name).size for name in self._model_fields]
         self._model_slices = _slices(sizes)
@@ -87,7 +77,7 @@ class MujocoPhysics:
         self._patch = Patch(self._views(self.model), num_envs)
 
         derived = [spec for spec in self.field_specs if spec.is_delta or spec.name not in ("qpos", "qvel")]
-        self._reads = [(spec, np.zeros((num_envs, spec.stop - spec.start))) for spec in derived]
+        self._reads = [(spec, self._buffer(spec, num_envs)) for spec in derived]
         sources = [np.atleast_1d(getattr(self.data, spec.name)).reshape(-1) for spec, _ in self._reads]
         buffers = [buffer for _, buffer in self._reads]
         self._copies = [
@@ -126,6 +116,21 @@ class MujocoPhysics:
 
     def step(self, controls: Mapping[str, np.ndarray]) -> np.ndarray:
         self.apply(controls)
+        mask = self._simulate()
+        mask |= ~np.isfinite(self.qvel).all(axis=1)
+        self._collect_fields(np.flatnonzero(~mask) if mask.any() else slice(None), is_reset=False)
+        return mask
+
+    @property
+    def qpos(self) -> np.ndarray:
+        return self.rows.state[:, self._state_slices["qpos"]]
+
+    @property
+    def qvel(self) -> np.ndarray:
+        return self.rows.state[:, self._state_slices["qvel"]]
+
+    def _simulate(self) -> np.ndarray:
+        """Advance the state rows by one control step and fill the buffers; returns which envs had a warning [S]."""
         model, data, substeps, stat, mean_inertias = (
             self.model, self.data, self.substeps, self._stat, self._mean_inertias
         )  # fmt: skip
@@ -151,10 +156,13 @@ class MujocoPhysics:
             if count != seen:
                 unstable.append(env)
                 seen = count
-        mask = ~np.isfinite(self.rows.state[:, self._state_slices["qvel"]]).all(axis=1)
+        mask = np.zeros(len(self._state_rows), bool)
         mask[unstable] = True
-        self._collect_fields(np.flatnonzero(~mask) if mask.any() else slice(None), is_reset=False)
         return mask
+
+    def _buffer(self, spec: FieldSpec, num_envs: int) -> np.ndarray:
+        """Where the values of a field lie after a control step [S, n]."""
+        return np.zeros((num_envs, spec.stop - spec.start))
 
     def columns(self, part: str) -> slice:
         """Where a part of the state, such as "qpos" or "ctrl", lies in a row."""
@@ -211,6 +219,13 @@ class MujocoPhysics:
         for view, columns in zip(self._scratch_views, self._model_slices, strict=True):
             row[columns] = view
         return row
+
+
+def without_autoreset(model: mujoco.MjModel) -> mujoco.MjModel:
+    """A copy of a model whose envs do not start anew by themselves when their numbers break."""
+    model = copy.copy(model)
+    model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
+    return model
 
 
 class Patch:

@@ -42,8 +42,8 @@ class StandardTask(Task):
         "td3": {"steps": 300_000, "num_envs": 16, "shard_size": 8, "eval_episodes": 16},
     }  # fmt: skip
 
-    def model(self, fine: bool = False) -> mujoco.MjModel:
-        return mujoco.MjModel.from_xml_path(str(_asset(self.xml)))
+    def model(self, fine: bool = False) -> mujoco.MjSpec:
+        return mujoco.MjSpec.from_file(str(_asset(self.xml)))
 
     def reset(self, key: jax.Array, curriculum: Any, randomised: Any) -> tuple[jax.Array, jax.Array, Any]:
         qpos_key, qvel_key = jax.random.split(key)

@@ -1,0 +1,87 @@
+"""`bench env` and `bench physics`: the form of the figures, and what is counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from unilab.bench.env import bench_env
+from unilab.bench.physics import bench_physics
+from unilab.bench.result import COLUMNS
+from unilab.bench.stepped import SteppedEnv
+
+TINY: dict[str, Any] = {
+    "tasks": ("InvertedPendulum-v5",), "num_envs": (2,), "workers": (1,), "seconds": 0.01, "repeats": 1,
+}  # fmt: skip
+KEYS = {"verb", "date", "machine", "versions", "options", "results", "skipped"}
+
+
+def ignore(text: str) -> None:
+    pass
+
+
+@pytest.mark.process
+def test_envs_side_by_side(nothing_left: None) -> None:
+    """Rows of ours, Gymnasium's and the physical limit have all columns; the default's ratio is 1, the limit's too."""
+    result = bench_env(ignore, ("mujoco", "gymnasium-sync"), **TINY)
+    assert set(result) == KEYS
+    assert [row["backend"] for row in result["results"]] == ["mujoco", "gymnasium-sync", "limit"]
+    for row in result["results"]:
+        assert set(COLUMNS) <= set(row)
+        assert row["env_steps_per_s"] > 0
+    ours, gymnasiums, limit = result["results"]
+    assert (ours["ratio_to_default"], limit["ratio_to_limit"]) == (1.0, 1.0)
+    assert (ours["workers"], gymnasiums["workers"]) == (1, 0)
+    assert ours["model"]["substeps"] == 2
+
+
+@pytest.mark.process
+def test_physics_side_by_side(nothing_left: None) -> None:
+    """Rows of the default back end and of the physical limit have all columns."""
+    result = bench_physics(ignore, ("mujoco",), **TINY)
+    assert [row["backend"] for row in result["results"]] == ["mujoco", "limit"]
+    assert all(set(COLUMNS) <= set(row) for row in result["results"])
+
+
+def test_a_task_that_others_lack_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gymnasium has no Go1: it is listed as skipped for that task, with the reason."""
+    from unilab.bench.backends import make_stepped
+
+    with pytest.raises(LookupError, match="it has no task CartpoleSwingup"):
+        make_stepped("gymnasium-sync", "CartpoleSwingup", 1, 1, 0.01)
+
+
+@pytest.mark.parametrize("bench", [bench_env, bench_physics])
+def test_an_unknown_back_end_is_refused(bench: Any) -> None:
+    """The error names the nearest back end, before anything is started."""
+    with pytest.raises(ValueError, match=r"unknown .*'mujocco'; did you mean mujoco"):
+        bench(ignore, ("mujocco",), **TINY)
+
+
+class Short(gymnasium.Env[np.ndarray, np.ndarray]):
+    """Episodes of two env steps."""
+
+    observation_space = action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, **kwargs: Any) -> Any:
+        super().reset(**kwargs)
+        self.age = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: np.ndarray) -> Any:
+        self.age += 1
+        return np.zeros(1, np.float32), 0.0, self.age == 2, False, {}
+
+
+@pytest.mark.parametrize(
+    ("mode", "counts"), [(AutoresetMode.NEXT_STEP, [3, 3, 0, 3, 3, 0]), (AutoresetMode.SAME_STEP, [3] * 6)]
+)
+def test_a_step_that_only_resets_is_no_env_step(mode: AutoresetMode, counts: list[int]) -> None:
+    """As in Gymnasium's benchmark_vector_step, the reset step of NEXT_STEP does not count."""
+    stepped = SteppedEnv("short", SyncVectorEnv([Short] * 3, autoreset_mode=mode), 0, 0.01)
+    assert [stepped._step() for _ in range(6)] == counts
+    stepped.close()

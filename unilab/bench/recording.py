@@ -1,0 +1,56 @@
+"""The states that a task meets under random actions, so that every engine's raw speed is taken on the same physics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+
+from unilab.envs.batch import Batch, own_rows
+from unilab.envs.env import Env
+from unilab.envs.physics.mujoco import NEEDS_RNE_POST, MujocoPhysics
+from unilab.envs.registry import find_task
+from unilab.runtime.unstable import recorded
+
+SETTLE_STEPS = 64
+"""Env steps before the recording, for the envs to spread out."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Physics of some envs over some env steps.
+
+    Attributes:
+        env: the task with its model.
+        states: `mjSTATE_INTEGRATION` before each env step, controls applied [T, S, n].
+    """
+
+    env: Env
+    states: np.ndarray
+
+    @property
+    def needs_rne_post(self) -> bool:
+        """Whether an env step includes `mj_rnePostConstraint`, since the task reads what it computes."""
+        return any(spec.name in NEEDS_RNE_POST for spec in self.env.field_specs)
+
+
+@cache
+def record(task_name: str, num_envs: int = 64, num_steps: int = 32, seed: int = 0) -> Recording:
+    """Let a registered task run under actions that are drawn evenly from its bounds."""
+    env = Env(find_task(task_name)())
+    batch, rng, states = Batch(env, num_envs, seed), np.random.default_rng(seed), []
+    batch.attach(own_rows(batch), 0, jax.tree.map(np.asarray, env.task.curriculum()))
+    batch.begin(random_ages=True)
+    batch.open_rollout(0, SETTLE_STEPS + num_steps)
+    control = jax.jit(jax.vmap(env.control))
+    low, high = env.task.action_bounds(env.model) or (-1.0, 1.0)
+    assert isinstance(batch.physics, MujocoPhysics)
+    with recorded(batch.physics, lambda before, unstable: states.append(before)):
+        for t in range(SETTLE_STEPS + num_steps):
+            action = rng.uniform(low, high, (num_envs, env.action_size)).astype(np.float32)
+            controls: dict[str, Any] = control(batch.state, action)
+            batch.step(t, action, {name: np.asarray(value) for name, value in controls.items()})
+    return Recording(env, np.array(states[SETTLE_STEPS:]))
