@@ -13,7 +13,7 @@ import numpy as np
 from unilab.config import Config, make_config
 from unilab.envs.task import Mirror, Physics, Task
 from unilab.runtime.display import QuietDisplay
-from unilab.runtime.job import Job, JobRunner
+from unilab.runtime.job import Job, make_runner
 from unilab.runtime.memory import Memory
 from unilab.runtime.plan import Plan
 
@@ -124,7 +124,7 @@ class Rollouts:
     def __init__(self, task: Task, **changes: Any) -> None:
         self.plan = tiny_plan(task, **changes)
         memories = {name: Memory(shapes, poison=True) for name, shapes in self.plan.layout.items().items()}
-        self.runner = JobRunner(self.plan, memories)
+        self.runner = make_runner(self.plan, memories)
         policy = self.plan.algorithm.snapshot(self.plan.algorithm.init(jax.random.key(0)))
         self.runner.snapshots.publish(0, {"policy": policy, "curriculum": {}})
         self.index = 0
