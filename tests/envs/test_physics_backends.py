@@ -228,6 +228,16 @@ def test_stock_mujoco_agrees_bit_for_bit(env: Env, name: str) -> None:
         np.testing.assert_array_equal(other.rows.fields, default.rows.fields)
 
 
+@pytest.mark.parametrize("task", ["CartpoleSwingup", "HalfCheetah-v5"])
+def test_the_mjcf_text_is_the_model_with_its_inertias_written_out(task: str) -> None:
+    """An engine need infer no inertia: each body of the text has its own, and MuJoCo makes the same model of it."""
+    env = Env(find_task(task)())
+    model, text = mujoco.MjModel.from_xml_string(env.mjcf), env.mjcf
+    assert text.count("<inertial") == env.model.nbody - 1
+    for name in ("body_mass", "body_inertia", "body_ipos", "dof_armature", "jnt_range", "geom_pos", "actuator_gear"):
+        np.testing.assert_allclose(getattr(model, name), getattr(env.model, name), rtol=1e-4, atol=1e-6, err_msg=name)
+
+
 # --- what cannot be had -------------------------------------------------------------------------------------------
 
 

@@ -249,6 +249,7 @@ class Env:
         if not isinstance(spec, mujoco.MjSpec):
             raise ValueError(f"{type(self.task).__name__}.model() returns an MjModel; an MJCF text needs an MjSpec")
         model = spec.compile()
+        spec.compiler.inertiafromgeom = mujoco.mjtInertiaFromGeom.mjINERTIAFROMGEOM_FALSE
         for body in spec.bodies[1:]:
             body.explicitinertial = True
             body.mass, body.inertia = model.body_mass[body.id], model.body_inertia[body.id]

@@ -55,6 +55,7 @@ class MotrixsimPhysics:
         self._model = _loaded(demands)
         self._sensors = [demands.model.sensor(i).name for i in range(demands.model.nsensor)]
         self._from_pos, self._to_pos, self._from_vel, self._to_vel = _orders(demands.model, self._model)
+        self._num_free = int((demands.model.jnt_type == mujoco.mjtJoint.mjJNT_FREE).sum())
         self._scenes: list[Any] = []
         self._scene: Any = None
 
@@ -73,6 +74,9 @@ class MotrixsimPhysics:
         order, is_chosen = np.argsort(index), np.zeros(self._num_envs, bool)
         is_chosen[index] = True
         positions, velocities = _plain(qpos[order][:, self._to_pos]), _plain(qvel[order][:, self._to_vel])
+        for free in range(self._num_free):  # MuJoCo does not mind other lengths, MotrixSim does
+            quaternions = positions[:, 7 * free + 3 : 7 * free + 7]
+            quaternions /= np.linalg.norm(quaternions, axis=1, keepdims=True)
         self._scene[is_chosen].reset(self._model, positions, velocities, forward_kinematic=True)
         self._collect_fields(index, is_reset=True)
 
