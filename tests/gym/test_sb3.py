@@ -31,20 +31,21 @@ def returns(learner: Any, envs: Any) -> float:
 def test_it_learns(package: str, name: str) -> None:
     """PPO and SAC of Stable-Baselines3 and SBX keep the pole up much longer after a short training."""
     algorithms = pytest.importorskip(package)
+    pytest.importorskip("torch").set_num_threads(1)  # more of them wait for each other on a busy machine
     envs = sb3_vec_env.make(NAME, num_envs=16, num_workers=2, max_episode_steps=100)
     if name == "PPO":
         learner = algorithms.PPO("MlpPolicy", envs, n_steps=64, batch_size=256, learning_rate=1e-3, seed=0)
-        env_steps = 20_000
+        env_steps = 12_000
     else:
         settings = {"gradient_steps": 4, "learning_starts": 500, "learning_rate": 1e-3, "batch_size": 128}
         learner = algorithms.SAC("MlpPolicy", envs, train_freq=1, seed=0, **settings)
-        env_steps = 8_000
+        env_steps = 6_000
     before = returns(learner, envs)
     learner.learn(env_steps)
     after = returns(learner, envs)
     envs.close()
-    assert before < 30
-    assert after > 60, f"{before} before, {after} after"
+    assert before < 25
+    assert after > 50, f"{before} before, {after} after"
 
 
 def test_the_adapter_needs_same_step() -> None:
