@@ -228,6 +228,16 @@ def test_stock_mujoco_agrees_bit_for_bit(env: Env, name: str) -> None:
         np.testing.assert_array_equal(other.rows.fields, default.rows.fields)
 
 
+@pytest.mark.parametrize("name", [name for name in INSTALLED if name != "mjx"])
+def test_a_model_without_sensors_has_empty_sensordata(name: str) -> None:
+    """A task may declare sensordata whether or not its model has sensors."""
+    env = Env(find_task("CartpoleSwingup")())
+    backend = make_physics(name, dataclasses.replace(env.demands, fields=("qpos", "sensordata")), 1)
+    backend.attach(rows := rows_of(backend, 1))
+    backend.reset(np.array([0]), np.array([[0.1, 0.2]], np.float32), np.zeros((1, 2), np.float32), {})
+    np.testing.assert_array_equal(rows.fields, np.array([[0.1, 0.2]], np.float32))
+
+
 @pytest.mark.parametrize("task", ["CartpoleSwingup", "HalfCheetah-v5"])
 def test_the_mjcf_text_is_the_model_with_its_inertias_written_out(task: str) -> None:
     """An engine need infer no inertia: each body of the text has its own, and MuJoCo makes the same model of it."""

@@ -103,7 +103,7 @@ class MotrixsimPhysics:
 
     def _collect_fields(self, index: np.ndarray, is_reset: bool) -> None:
         """Fill the `fields` of the envs `index`; the others keep what they were."""
-        rows, values = self.rows, {"qpos": self.qpos, "qvel": self.qvel}
+        rows, values = self.rows, {"qpos": self.qpos, "qvel": self.qvel, "sensordata": np.zeros((self._num_envs, 0))}
         if self._sensors:
             values["sensordata"] = self._model.get_sensor_values(self._sensors, self._scene)
         start = 0
