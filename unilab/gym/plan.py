@@ -97,6 +97,7 @@ class GymPlan:
         episode_steps: time limit of an episode in env steps, or None for none.
         autoreset_mode: who restarts an ended env, and when.
         groups: groups of observations that are handed over.
+        physics: name of the physics back end.
     """
 
     task: Task
@@ -106,6 +107,7 @@ class GymPlan:
     episode_steps: int | None
     autoreset_mode: AutoresetMode
     groups: tuple[str, ...]
+    physics: str
 
     runner = "unilab.gym.runner:StepRunner"
 
@@ -126,6 +128,11 @@ class GymPlan:
         count = max(self.num_workers, 1)
         return slice(worker * self.num_envs // count, (worker + 1) * self.num_envs // count)
 
+    def make_batch(self, size: int) -> Batch:
+        """A batch of `size` envs on the physics back end."""
+        assert self.physics in PHYSICS  # there is one, which a batch takes by itself
+        return Batch(self.env, size, seed=0)
+
     def curriculum(self) -> Any:
         return jax.tree.map(jnp.asarray, self.task.curriculum())
 
@@ -140,7 +147,7 @@ class GymPlan:
         }  # fmt: skip
         for group in self.groups:
             exchange[f"obs/{group}"] = exchange[f"final_obs/{group}"] = (f32, (env.obs_sizes[group],))
-        rows = batch_row_shapes(Batch(env, 1, 0))
+        rows = batch_row_shapes(self.make_batch(1))
         return {
             "rows": with_leading(rows, self.num_envs),
             "exchange": with_leading(exchange, self.num_envs),

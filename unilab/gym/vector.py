@@ -54,7 +54,7 @@ class UnilabVectorEnv(gymnasium.vector.VectorEnv):
         self._first_seed = None if seed is None else _checked_seed(seed)
         plan = GymPlan(
             self.task, compile_model(self.task, settings.fine_physics), num_envs, num_workers,
-            None if limit == -1 else limit, mode, groups,
+            None if limit == -1 else limit, mode, groups, settings.physics,
         )  # fmt: skip
         env = plan.env
         self.num_envs, self.render_mode = num_envs, settings.render_mode
