@@ -40,12 +40,13 @@ def test_it_learns(package: str, name: str) -> None:
         settings = {"gradient_steps": 4, "learning_starts": 500, "learning_rate": 1e-3, "batch_size": 128}
         learner = algorithms.SAC("MlpPolicy", envs, train_freq=1, seed=0, **settings)
         env_steps = 6_000
-    before = returns(learner, envs)
-    learner.learn(env_steps)
-    after = returns(learner, envs)
-    envs.close()
-    assert before < 25
-    assert after > 50, f"{before} before, {after} after"
+    try:
+        before = returns(learner, envs)
+        learner.learn(env_steps)
+        after = returns(learner, envs)
+    finally:
+        envs.close()
+    assert after > max(50, before + 20), f"{before} before, {after} after"
 
 
 def test_the_adapter_needs_same_step() -> None:
