@@ -2,7 +2,8 @@
 
     python benchmarks/tables.py docs/benchmarks.md
 
-What stands between `<!-- table: NAME -->` and `<!-- end -->` becomes the table of NAME.json; other text stays.
+What stands between `<!-- table: NAME -->` and `<!-- end -->` becomes the table of NAME.json and the picture NAME.png;
+other text stays.
 """
 
 from __future__ import annotations
@@ -47,9 +48,11 @@ def main() -> None:
     page = Path(sys.argv[1])
 
     def filled(match: re.Match[str]) -> str:
-        path = page.with_suffix("") / f"{match[1]}.json"
-        text = table(json.loads(path.read_text())) if path.exists() else "Not measured yet."
-        return f"<!-- table: {match[1]} -->\n{text}\n<!-- end -->"
+        folder, name = page.with_suffix(""), match[1]
+        figures, picture = folder / f"{name}.json", folder / f"{name}.png"
+        text = table(json.loads(figures.read_text())) if figures.exists() else "Not measured yet."
+        text += f"\n\n![{name}]({folder.name}/{picture.name})" if picture.exists() else ""
+        return f"<!-- table: {name} -->\n{text}\n<!-- end -->"
 
     pattern = re.compile(r"<!-- table: ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
     page.write_text(pattern.sub(filled, page.read_text()))

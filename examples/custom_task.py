@@ -2,6 +2,7 @@
 
 Run it as `python examples/custom_task.py`, or as `unilab train examples/custom_task.py:Hover`. No
 `if __name__ == "__main__"` is needed: workers get the task itself, they do not import this file.
+`unilab.envs.checker.check_task(Hover())` is a test of the task.
 """
 
 from dataclasses import dataclass, field

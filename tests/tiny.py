@@ -13,10 +13,10 @@ import numpy as np
 from unilab.config import Config, make_config
 from unilab.envs.task import Mirror, Physics, Task
 from unilab.runtime.display import QuietDisplay
-from unilab.runtime.job import JobRunner
 from unilab.runtime.memory import Memory
 from unilab.runtime.messages import Job
 from unilab.runtime.plan import Plan
+from unilab.runtime.runner import make_runner
 
 SLIDER = """
 <mujoco model="slider">
@@ -125,7 +125,7 @@ class Rollouts:
     def __init__(self, task: Task, **changes: Any) -> None:
         self.plan = tiny_plan(task, **changes)
         memories = {name: Memory(shapes, poison=True) for name, shapes in self.plan.layout.items().items()}
-        self.runner = JobRunner(self.plan, memories)
+        self.runner = make_runner(self.plan, memories)
         policy = self.plan.algorithm.snapshot(self.plan.algorithm.init(jax.random.key(0)))
         self.runner.snapshots.publish(0, {"policy": policy, "curriculum": {}})
         self.index = 0

@@ -49,7 +49,7 @@ def test_physics_side_by_side(nothing_left: None) -> None:
 
 def test_a_task_that_others_lack_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gymnasium has no Go1: it is listed as skipped for that task, with the reason."""
-    from unilab.bench.backends import make_stepped
+    from unilab.bench.vector_envs import make_stepped
 
     with pytest.raises(LookupError, match="it has no task CartpoleSwingup"):
         make_stepped("gymnasium-sync", "CartpoleSwingup", 1, 1, 0.01)

@@ -1,92 +1,242 @@
-"""The vector envs that `unilab bench env` compares, one entry each: how it is made, installed and counted."""
+"""What each physics back end can do, how far it agrees with the default one and how fast it is, found out by running.
+
+    python -m unilab.bench.backends [--tasks TASK ...] [--into FILE]
+
+prints Markdown tables, or puts them between the marks in FILE.
+"""
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import argparse
+import dataclasses
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from unilab.bench.engines import OTHER_ENGINES
-from unilab.envs.physics.registry import PHYSICS
-from unilab.names import closest
+import jax
+import mujoco
+import numpy as np
 
-if TYPE_CHECKING:
-    from unilab.bench.stepped import SteppedEnv
+from unilab.envs.env import Env
+from unilab.envs.physics.base import Demands, PhysicsBackend, PhysicsRows
+from unilab.envs.physics.mujoco import STATE, MujocoPhysics
+from unilab.envs.physics.registry import DEFAULT, PHYSICS, can_do, make_physics, physics_class
+from unilab.envs.registry import TASKS, find_task
+from unilab.envs.task import Delta
+from unilab.runtime.metrics import versions
 
-DEFAULT = "mujoco"
+COMPARED = ("CartpoleSwingup", "InvertedPendulum-v5", "HalfCheetah-v5", "Ant-v5", "Go1JoystickFlat")
+FIELDS = ("sensordata", "xpos", "site_xpos", "cvel", "actuator_force", "qfrc_constraint", "cfrc_ext")
+RANDOMISED = ("geom_friction", "body_mass", "actuator_gainprm", "dof_damping", "jnt_axis")
+CONTROLS = ("xfrc_applied", "qvel_kick")
+STEPS = (1, 10, 100)
+NUM_ENVS = 8
+FIELDS_TIMED, SHARD = ("qpos", "qvel", "sensordata"), 128
+MARKS = ("<!-- backends: begin -->", "<!-- backends: end -->")
+
+PROBE = """
+<mujoco>
+  <worldbody>
+    <geom name="floor" type="plane" size="5 5 1"/>
+    <body name="box" pos="0 0 1">
+      <joint name="hinge"/>
+      <geom name="box" size="0.1" mass="1"/>
+      <site name="box"/>
+    </body>
+  </worldbody>
+  <actuator><motor name="motor" joint="hinge"/></actuator>
+  <sensor><jointpos name="hinge" joint="hinge"/></sensor>
+</mujoco>
+"""
 
 
-@dataclass(frozen=True)
-class Backend:
-    """A way to step a batch of envs.
-
-    Attributes:
-        summary: one line.
-        module: must be there to import.
-        install_command: what installs it.
-        physics: name of our physics back end, or None for another program's vector env.
-        has_limit: it steps with this environment's own MuJoCo, so that bare `mj_step` is its physical limit.
-    """
-
-    summary: str
-    module: str
-    install_command: str
-    physics: str | None = None
-    has_limit: bool = True
-
-    @property
-    def is_installed(self) -> bool:
-        """Whether it can be imported."""
-        try:
-            return importlib.util.find_spec(self.module) is not None
-        except ModuleNotFoundError:  # a parent package is missing
-            return False
-
-
-BACKENDS: dict[str, Backend] = {
-    **{
-        name: Backend(
-            f"ours: {entry.description}", entry.engine or "unilab", entry.install_command, physics=name,
-            has_limit=name not in OTHER_ENGINES,
+def capabilities() -> str:
+    """A Markdown table: one row a back end, what it can do."""
+    envs = {name: Env(find_task(name)()) for name in TASKS}
+    rows = []
+    for name, entry in PHYSICS.items():
+        if not entry.is_installed:
+            rows.append([f"`{name}`", f"not installed: `{entry.install_command}`", *[""] * 5])
+            continue
+        missing = [task for task, env in envs.items() if not can_do(name, env.demands)]
+        tasks = f"{len(TASKS) - len(missing)} of {len(TASKS)}" + (f"; not {', '.join(missing)}" if missing else "")
+        rows.append(
+            [
+                f"`{name}`",
+                "yes" if physics_class(name).exact_state else "no",
+                "JAX's device" if entry.on_device else "workers",
+                _able(name, {field: {"fields": ("qpos", "qvel", field)} for field in FIELDS}),
+                _able(name, {field: {"randomised": (field,)} for field in RANDOMISED}),
+                _able(name, {control: {"controls": ("ctrl", control)} for control in CONTROLS}),
+                tasks,
+            ]
         )
-        for name, entry in PHYSICS.items()
-    },
-    "gymnasium-sync": Backend("Gymnasium's envs, one after the other", "gymnasium", "pip install 'gymnasium[mujoco]'"),
-    "gymnasium-async": Backend("Gymnasium's envs, a process each", "gymnasium", "pip install 'gymnasium[mujoco]'"),
-    "envpool": Backend("EnvPool in C++, waiting for all envs", "envpool", "pip install envpool", has_limit=False),
-    "envpool-async": Backend(
-        "EnvPool in C++, taking the envs that are ready first", "envpool", "pip install envpool", has_limit=False
-    ),
-}  # fmt: skip
+    titles = ("back end", "exact state", "runs in", "fields beside qpos, qvel", "randomisation", "controls", "tasks")
+    return _table(titles, rows)
 
 
-def find_backend(name: str) -> Backend:
-    """The entry of a back end.
+def agreement(tasks: Sequence[str]) -> str:
+    """A Markdown table: one row a task, the distance of each back end from the default one."""
+    others = [name for name, entry in PHYSICS.items() if name != DEFAULT and entry.is_installed]
+    rows = []
+    for task in tasks:
+        distances = drift(Env(find_task(task)()), others)
+        rows.append([task, *(_distances(distances.get(name)) for name in others)])
+        print(f"{task}: {rows[-1][1:]}", file=sys.stderr, flush=True)
+    return _table(("task", *(f"`{name}`" for name in others)), rows)
 
-    Raises:
-        ValueError: there is none of this name.
+
+def drift(env: Env, names: Sequence[str]) -> dict[str, list[float]]:
+    """Distances from the default back end after 1, 10 and 100 env steps from the same states with the same actions.
+
+    A distance is the median over envs of the largest difference of an entry of qpos and qvel. The models are nominal
+    and only positions and velocities are read, so that back ends which cannot do the whole task are compared too; those
+    that cannot do even that are left out.
     """
-    if name not in BACKENDS:
-        raise ValueError(f"unknown back end {name!r}; {closest(name, BACKENDS)}")
-    return BACKENDS[name]
+    wanted = dataclasses.replace(env.demands, fields=("qpos", "qvel"), randomised=(), controls=("ctrl",))
+    able = [DEFAULT, *(name for name in names if can_do(name, wanted))]
+    backends = {name: make_physics(name, wanted, NUM_ENVS) for name in able}
+    ids = np.arange(NUM_ENVS, dtype=np.int32)
+    key, curriculum = jax.random.key(0), jax.tree.map(np.asarray, env.task.curriculum())
+    begin = jax.jit(jax.vmap(env.begin, in_axes=(None, 0, 0, None)))
+    qpos, qvel, _, state = jax.tree.map(np.asarray, begin(key, ids, ids, curriculum))
+    for backend in backends.values():
+        backend.attach(empty_rows(backend, NUM_ENVS))
+        backend.reset(ids, qpos, qvel, {})
+    low, high = env.task.action_bounds(env.model) or (-np.ones(env.action_size), np.ones(env.action_size))
+    actions = np.random.default_rng(0).uniform(low, high, (max(STEPS), NUM_ENVS, env.action_size)).astype(np.float32)
+    control = jax.jit(jax.vmap(env.task.control))
+    found: dict[str, list[float]] = {name: [] for name in able if name != DEFAULT}
+    for step, action in enumerate(actions, start=1):
+        controls = {"ctrl": np.asarray(control(state, action)["ctrl"])}
+        for backend in backends.values():
+            backend.step(controls)
+        if step in STEPS:
+            for name, distances in found.items():
+                distances.append(_distance(backends[name], backends[DEFAULT]))
+    return found
 
 
-def make_stepped(name: str, task: str, num_envs: int, workers: int, seconds: float) -> SteppedEnv:
-    """The envs of a back end, ready to be stepped for `seconds` at a time.
+def speed(tasks: Sequence[str]) -> str:
+    """A Markdown table: one row a task, the time of a control step of a shard in one thread."""
+    names = [name for name, entry in PHYSICS.items() if entry.is_installed and not entry.on_device]
+    rows = []
+    for task in tasks:
+        times = control_step_us(Env(find_task(task)()), names)
+        limit = times.pop("")
+        shares = [f"{statistics.median(limit / times[name]):.2f}" if name in times else "cannot" for name in names]
+        rows.append([task, f"{statistics.median(limit):.1f} us", *shares])
+        print(f"{task}: {rows[-1][1:]}", file=sys.stderr, flush=True)
+    return _table(("task", "`mj_step` alone", *(f"`{name}`" for name in names)), rows)
 
-    Raises:
-        LookupError: it has no such task; says so.
+
+def control_step_us(env: Env, names: Sequence[str], repeats: int = 60) -> dict[str, np.ndarray]:
+    """Microseconds per env of the control steps of a shard [repeats], by back end, in turn; "" is `mj_step` alone.
+
+    Without randomisation, reading positions, velocities and sensors; random controls. It is the processor's time: other
+    programs take wall time, but not that.
     """
-    from unilab.bench import stepped
+    wanted = dataclasses.replace(env.demands, fields=FIELDS_TIMED, randomised=(), controls=("ctrl",))
+    backends = {name: make_physics(name, wanted, SHARD) for name in names if can_do(name, wanted)}
+    default = backends[DEFAULT]
+    assert isinstance(default, MujocoPhysics)
+    ids, key = np.arange(SHARD, dtype=np.int32), jax.random.key(0)
+    begin = jax.jit(jax.vmap(env.begin, in_axes=(None, 0, 0, None)))
+    qpos, qvel, *_ = jax.tree.map(np.asarray, begin(key, ids, ids, jax.tree.map(np.asarray, env.task.curriculum())))
+    for backend in backends.values():
+        backend.attach(empty_rows(backend, SHARD))
+        backend.reset(ids, qpos, qvel, {})
+    low, high = np.where(env.model.actuator_ctrllimited[:, None], env.model.actuator_ctrlrange, (-1.0, 1.0)).T
+    rng = np.random.default_rng(0)
+    times: dict[str, list[float]] = {name: [] for name in ("", *backends)}
+    for _ in range(repeats):
+        controls = {"ctrl": rng.uniform(low, high, (SHARD, env.model.nu)).astype(np.float32)}
+        default.apply(controls)
+        times[""].append(_mj_step_alone(default))
+        for name, backend in backends.items():
+            start = time.process_time()
+            backend.step(controls)
+            times[name].append(time.process_time() - start)
+    return {name: 1e6 * np.array(values[repeats // 10 :]) / SHARD for name, values in times.items()}
 
-    makers: dict[str, Callable[..., Any]] = {
-        "gymnasium-sync": stepped.make_sync,
-        "gymnasium-async": stepped.make_async,
-        "envpool": stepped.make_envpool,
-        "envpool-async": stepped.make_envpool_async,
-    }
-    physics = BACKENDS[name].physics
-    if physics is not None:
-        return stepped.make_ours(name, task, num_envs, workers, seconds, physics)
-    return makers[name](name, task, num_envs, workers, seconds)
+
+def _mj_step_alone(physics: MujocoPhysics) -> float:
+    """Seconds that the next control step of all envs spends in `mj_step`; the envs stay as they are."""
+    model, data, seconds = physics.model, mujoco.MjData(physics.model), 0.0
+    for row in physics.rows.state:
+        mujoco.mj_setState(model, data, row, STATE)
+        start = time.process_time()
+        mujoco.mj_step(model, data, physics.substeps)
+        seconds += time.process_time() - start
+    return seconds
+
+
+def empty_rows(backend: PhysicsBackend, num_envs: int) -> PhysicsRows:
+    """Rows for a back end that no bank holds."""
+    sizes = (backend.state_size, backend.model_size, backend.last_size)
+    state, model, last = (np.zeros((num_envs, size)) for size in sizes)
+    return PhysicsRows(state, model, last, np.zeros((num_envs, backend.field_size), np.float32))
+
+
+def _distance(one: PhysicsBackend, other: PhysicsBackend) -> float:
+    differences = [np.abs(one.qpos - other.qpos), np.abs(one.qvel - other.qvel)]
+    return float(np.median(np.concatenate(differences, axis=1).max(axis=1)))
+
+
+def _able(name: str, probes: dict[str, dict[str, Any]]) -> str:
+    """Those of the probes, changes of what a small model demands, that a back end can do."""
+    spec = mujoco.MjSpec.from_string(PROBE)
+    fields: tuple[str | Delta, ...] = ("qpos", "qvel")
+    plain = Demands(spec.compile(), fields, 1, mjcf=spec.to_xml)
+    able = [probe for probe, change in probes.items() if can_do(name, dataclasses.replace(plain, **change))]
+    return "all" if len(able) == len(probes) else ", ".join(able) or "none"
+
+
+def _distances(values: list[float] | None) -> str:
+    if values is None:
+        return "cannot"
+    return "0 (bit-equal)" if not any(values) else " / ".join(f"{value:.0e}" if value else "0" for value in values)
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def report(tasks: Sequence[str]) -> str:
+    """The tables with the versions that they hold for."""
+    engines = ", ".join(
+        f"{entry.engine} {entry.version}" for entry in PHYSICS.values() if entry.engine and entry.version
+    )
+    head = f"mujoco {mujoco.__version__}, jax {versions()['jax']}, {engines}."
+    probed = f"Fields tried: {', '.join(FIELDS)}. Randomisation tried: {', '.join(RANDOMISED)}."
+    distance = "Distance from `mujoco` after 1 / 10 / 100 env steps, nominal models, the same random actions:"
+    timed = (
+        f"Processor time that a control step of a shard of {SHARD} envs spends in `mj_step`, per env, in one thread, "
+        "and that time as a share of each back end's whole control step (above 1: less than upstream's `mj_step`):"
+    )
+    parts = (f"{head} {probed}", capabilities(), distance, agreement(tasks), timed, speed(tasks))
+    return "\n\n".join(parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m unilab.bench.backends", description=__doc__)
+    parser.add_argument("--tasks", nargs="+", default=COMPARED, choices=TASKS, metavar="TASK", help="to compare on")
+    parser.add_argument("--into", type=Path, metavar="FILE", help="put the tables between the marks in this file")
+    arguments = parser.parse_args()
+    text = report(arguments.tasks)
+    if arguments.into is None:
+        print(text)
+        return
+    before, begin, rest = arguments.into.read_text().partition(MARKS[0])
+    _, end, after = rest.partition(MARKS[1])
+    if not (begin and end):
+        parser.error(f"{arguments.into} has no marks {MARKS[0]} and {MARKS[1]}")
+    arguments.into.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+
+
+if __name__ == "__main__":
+    main()

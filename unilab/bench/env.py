@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from unilab.bench.backends import BACKENDS, find_backend, make_stepped
 from unilab.bench.compare import DEFAULT_NUM_ENVS, DEFAULT_TASKS, Comparison, Group
 from unilab.bench.measure import Contender, Tell
 from unilab.bench.recording import Recording
 from unilab.bench.result import make_result
+from unilab.bench.vector_envs import BACKENDS, find_backend, make_stepped
 from unilab.config import usable_cores
 
 

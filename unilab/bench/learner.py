@@ -29,8 +29,7 @@ REPLAY_STEPS = 100_000
 EPOCHS = 10
 ROLLOUT_STEPS = {"ppo": 256, "sac": 8, "td3": 8}
 POLICY_DELAY = {"sac": 1, "td3": 2}
-"""SBX's defaults, on both sides. So are the target networks' moves: both with every update of the critics, except that
-SBX's TD3 moves the actor's together with the actor."""
+"""SBX's defaults, on both sides. Target networks move with every update of the critics, on both sides too."""
 
 
 def bench_learner(

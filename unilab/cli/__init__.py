@@ -27,7 +27,7 @@ class Verb:
 
 
 VERBS: dict[str, Verb] = {
-    "list": Verb("the tasks and algorithms there are", "unilab.cli.listing", "list"),
+    "list": Verb("the tasks, algorithms and physics there are", "unilab.cli.listing", "list"),
     "train": Verb("train a policy on a task", "unilab.cli.train", "train TASK"),
     "resume": Verb("go on with a run, as if it had never stopped", "unilab.cli.resume", "resume RUN"),
     "eval": Verb("measure a trained policy on fresh episodes", "unilab.cli.evaluate", "eval RUN"),

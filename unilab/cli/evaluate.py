@@ -8,12 +8,14 @@ from collections.abc import Sequence
 
 from unilab.cli.flags import HELP, Flag, help_text, one_positional, parse, require_at_least
 from unilab.cli.runs import POLICY_FLAGS, figures_table, run_folder
+from unilab.envs.physics.registry import PHYSICS
 
 USAGE = "unilab eval RUN [flags]"
 FLAGS = {
     "episodes": Flag(int, "number of episodes, each in an env of its own (default: 256)", "N"),
     "seed": Flag(int, "seed of the episodes (default: one that the training never used)", "N"),
     **POLICY_FLAGS,
+    "physics": Flag(str, f"the physics back end: {', '.join(PHYSICS)} (default: that of the training)", "NAME"),
     "workers": Flag(int, "worker processes; 0 runs in this one (default: one per core)", "N"),
     "json": Flag(bool, "print one JSON object"),
 }
@@ -41,9 +43,9 @@ def run(args: Sequence[str]) -> int:
     if as_json:
         print(json.dumps(to_plain(figures)))
         return 0
-    physics = "fine physics" if figures.pop("fine_physics") else "the physics of the training"
+    accuracy = "fine physics" if figures.pop("fine_physics") else "the training's physics step"
     which = values.get("checkpoint", "best")
     print(f"{folder}, {which} checkpoint (iteration {figures.pop('checkpoint')})")
-    print(f"{figures.pop('episodes')} episodes, seed {figures.pop('seed')}, {physics}")
+    print(f"{figures.pop('episodes')} episodes, seed {figures.pop('seed')}, {accuracy} ({figures.pop('physics')})")
     print(figures_table(figures))
     return 0

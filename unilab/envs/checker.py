@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -82,7 +83,8 @@ def check_sequences(
         AssertionError: they differ; the message names mode, workers and step.
     """
     ours = make_vec(task, NUM_ENVS, num_workers=num_workers, autoreset_mode=mode, max_episode_steps=LIMIT)
-    theirs = SyncVectorEnv([lambda: make_env(task, max_episode_steps=LIMIT)] * NUM_ENVS, autoreset_mode=mode)
+    make_one = partial(make_env, task, max_episode_steps=LIMIT)
+    theirs: Any = SyncVectorEnv([make_one] * NUM_ENVS, autoreset_mode=mode)
     try:
         _equal(theirs.reset(seed=7), ours.reset(seed=7), f"{mode.name}, {num_workers} workers, reset")
         space = ours.single_action_space
@@ -90,7 +92,8 @@ def check_sequences(
         for t in range(STEPS):
             where = f"{mode.name}, {num_workers} workers, step {t}"
             if mode is AutoresetMode.DISABLED and ended.any():
-                _equal(*(envs.reset(options={"reset_mask": ended.copy()}) for envs in (theirs, ours)), where)
+                begun, also_begun = (envs.reset(options={"reset_mask": ended.copy()}) for envs in (theirs, ours))
+                _equal(begun, also_begun, where)
                 age[ended], ended = 0, np.zeros(NUM_ENVS, bool)
             action = rng.uniform(space.low, space.high, (NUM_ENVS, *space.shape)).astype(np.float32)
             expected, given = theirs.step(action), ours.step(action)
@@ -182,7 +185,7 @@ def _check_episodes(env: Env) -> None:
     first, again = Player(env), Player(env)
     rng, age = np.random.default_rng(0), np.zeros(NUM_ENVS, int)
     for t in range(STEPS):
-        action = rng.uniform(*first.bounds, (NUM_ENVS, env.action_size)).astype(np.float32)
+        action = rng.uniform(first.low, first.high, (NUM_ENVS, env.action_size)).astype(np.float32)
         made, same = first.step(action), again.step(action)
         for (path, leaf), other in zip(
             jax.tree_util.tree_flatten_with_path(made)[0], jax.tree.leaves(same), strict=True
@@ -208,7 +211,8 @@ class Player:
         self._batch.restart(np.arange(NUM_ENVS))
         self._control = jax.jit(jax.vmap(env.control))
         bounds = env.task.action_bounds(env.model)
-        self.bounds = bounds if bounds is not None else (-np.ones(env.action_size), np.ones(env.action_size))
+        self.low: np.ndarray = -np.ones(env.action_size) if bounds is None else bounds[0]
+        self.high: np.ndarray = np.ones(env.action_size) if bounds is None else bounds[1]
 
     def step(self, action: np.ndarray) -> Any:
         """One env step under actions [N, A]: its outcome, and the totals of the step [N, columns]."""

@@ -247,7 +247,7 @@ class Env:
 
     @property
     def mjcf(self) -> str:
-        """The model as MJCF text.
+        """The model as MJCF text, with the mass and inertia of each body written out: engines infer them differently.
 
         Raises:
             ValueError: the task's model() returns a compiled model, of which there is none.
@@ -255,6 +255,12 @@ class Env:
         spec = self.task.model(self._fine)
         if not isinstance(spec, mujoco.MjSpec):
             raise ValueError(f"{type(self.task).__name__}.model() returns an MjModel; an MJCF text needs an MjSpec")
+        model = spec.compile()
+        spec.compiler.inertiafromgeom = mujoco.mjtInertiaFromGeom.mjINERTIAFROMGEOM_FALSE
+        for body in spec.bodies[1:]:
+            body.explicitinertial = True
+            body.mass, body.inertia = model.body_mass[body.id], model.body_inertia[body.id]
+            body.ipos, body.iquat = model.body_ipos[body.id], model.body_iquat[body.id]
         spec.compile()
         return spec.to_xml()
 

@@ -106,7 +106,7 @@ class GymPlan:
     episode_steps: int | None
     autoreset_mode: AutoresetMode
     groups: tuple[str, ...]
-    physics: str = DEFAULT
+    physics: str
 
     runner = "unilab.gym.runner:StepRunner"
 
@@ -127,6 +127,10 @@ class GymPlan:
         count = max(self.num_workers, 1)
         return slice(worker * self.num_envs // count, (worker + 1) * self.num_envs // count)
 
+    def make_batch(self, size: int) -> Batch:
+        """A batch of `size` envs on the physics back end."""
+        return Batch(self.env, size, seed=0, physics=self.physics)
+
     def curriculum(self) -> Any:
         return jax.tree.map(jnp.asarray, self.task.curriculum())
 
@@ -141,7 +145,7 @@ class GymPlan:
         }  # fmt: skip
         for group in self.groups:
             exchange[f"obs/{group}"] = exchange[f"final_obs/{group}"] = (f32, (env.obs_sizes[group],))
-        rows = batch_row_shapes(Batch(env, 1, 0, self.physics))
+        rows = batch_row_shapes(self.make_batch(1))
         return {
             "rows": with_leading(rows, self.num_envs),
             "exchange": with_leading(exchange, self.num_envs),

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from unilab.envs.batch import Batch, rows_of
+from unilab.envs.batch import rows_of
 from unilab.envs.env import EnvState
 from unilab.envs.physics.mujoco import MujocoPhysics
 from unilab.gym.plan import GymPlan
@@ -31,7 +31,7 @@ class StepRunner:
         self._env, self._mode, self._groups = plan.env, plan.autoreset_mode, plan.groups
         self._arrays = {name: array[envs] for name, array in memories["exchange"].arrays.items()}
         self._progress = memories["progress"].arrays["steps"][number : number + 1]
-        self.batch = Batch(plan.env, envs.stop - envs.start, 0, plan.physics)
+        self.batch = plan.make_batch(envs.stop - envs.start)
         self.batch.attach(
             rows_of({n: array[envs] for n, array in memories["rows"].arrays.items()}), 0, plan.curriculum()
         )

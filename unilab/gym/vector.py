@@ -156,6 +156,12 @@ class UnilabVectorEnv(gymnasium.vector.VectorEnv):
         self._stepper.do("qpos")
         return self._stepper.arrays["qpos"].copy()
 
+    def __enter__(self) -> UnilabVectorEnv:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()
+
     def close_extras(self, **kwargs: Any) -> None:
         """End all processes and give the memory back."""
         if hasattr(self, "_stepper"):  # the constructor may have raised

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unilab.config import Config, default_shard_size, usable_cores
+from unilab.envs.physics.registry import physics_entry
 from unilab.envs.task import Task
 from unilab.runtime.checkpoint import CheckpointError, load_checkpoint
 from unilab.runtime.collector import Collector
@@ -40,6 +41,7 @@ def evaluate(
     fine: bool = False,
     workers: int | None = None,
     task_class: type[Task] | None = None,
+    physics: str | None = None,
 ) -> dict[str, Any]:
     """Figures of a run's policy over whole episodes, without exploration.
 
@@ -52,10 +54,11 @@ def evaluate(
         fine: use the task's most faithful physics.
         workers: worker processes, by default one per core; no effect on the figures.
         task_class: class of the task, for one that was defined in a notebook.
+        physics: name of the physics back end, by default the one of the training.
 
     Returns:
         `episodes`, `return_mean`, `return_std`, `length_mean`, the task's termination metric and metrics; then what was
-        evaluated: `checkpoint` (its iteration), `seed`, `fine_physics`.
+        evaluated: `checkpoint` (its iteration), `seed`, `fine_physics`, `physics`.
 
     Raises:
         ValueError: the folder is no run, its checkpoint is damaged, or an argument is not allowed.
@@ -63,13 +66,14 @@ def evaluate(
     """
     config = read_config(Path(run), task_class)
     seed = (config.eval_seed + 1) % 2**32 if seed is None else seed
-    plan = Plan.of(_for_evaluation(config, episodes, seed, workers), fine)
+    plan = Plan.of(_for_evaluation(config, episodes, seed, workers, physics), fine)
     trained = read_trained(plan, Path(run), checkpoint)
     with Collector(plan, report=QuietDisplay().warn) as collector:
         collector.publish(0, trained.policy, trained.curriculum)
         figures = collector.evaluate(0)
     first = {name: figures.pop(name) for name in ("episodes", "return_mean", "return_std", "length_mean")}
-    return first | figures | {"checkpoint": trained.iteration, "seed": seed, "fine_physics": fine}
+    settings = {"seed": seed, "fine_physics": fine, "physics": plan.config.physics}
+    return first | figures | {"checkpoint": trained.iteration} | settings
 
 
 def read_trained(plan: Plan, run: Path, checkpoint: str) -> Trained:
@@ -92,8 +96,10 @@ def read_trained(plan: Plan, run: Path, checkpoint: str) -> Trained:
     return Trained(int(loaded.manifest["iteration"]), plan.algorithm.snapshot(state), curriculum)
 
 
-def _for_evaluation(config: Config, episodes: int, seed: int, workers: int | None) -> Config:
+def _for_evaluation(config: Config, episodes: int, seed: int, workers: int | None, physics: str | None) -> Config:
     """The run's configuration with other episodes, and no more workers than there are shards to play."""
-    if workers is None:
+    physics = physics or config.physics
+    if workers is None and not physics_entry(physics).on_device:
         workers = min(usable_cores(), episodes // default_shard_size(episodes))
-    return dataclasses.replace(config, eval_episodes=episodes, eval_seed=seed, workers=workers).resolved()
+    changes = {"eval_episodes": episodes, "eval_seed": seed, "workers": workers, "physics": physics}
+    return dataclasses.replace(config, **changes).resolved()  # type: ignore[arg-type]

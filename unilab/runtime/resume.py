@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unilab.config import Config
+from unilab.envs.physics.registry import DEFAULT
 from unilab.envs.registry import stop_if_importing
 from unilab.envs.task import Task
 from unilab.names import in_shell
@@ -106,8 +107,11 @@ def _require_same(checkpoint: Checkpoint, config: Mapping[str, Any]) -> None:
 
 
 def _with_horizon(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with the horizon of its schedules spelled out, which `steps` decides unless it is given."""
-    return {**config, "horizon_steps": config["horizon_steps"] or config["steps"]}
+    """A configuration with the horizon of its schedules spelled out, which `steps` decides unless it is given.
+
+    And with its physics, of which there was one kind before it was a setting.
+    """
+    return {"physics": DEFAULT, **config, "horizon_steps": config["horizon_steps"] or config["steps"]}
 
 
 def _require_same_spaces(checkpoint: Checkpoint, spaces: Mapping[str, Any]) -> None:

@@ -50,7 +50,7 @@ class MjbatchPhysics(MujocoPhysics):
         self._all_warnings[:] = 0
         self._batch.step(nstep=self.substeps)
         self.rows.state[:] = self._all_states
-        return self._all_warnings[:, UNSTABLE, 1].any(axis=1)
+        return np.asarray(self._all_warnings[:, UNSTABLE, 1].any(axis=1))
 
     def _buffer(self, spec: FieldSpec, num_envs: int) -> np.ndarray:
         values: np.ndarray = self._batch.bind(spec.name)

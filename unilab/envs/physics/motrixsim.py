@@ -39,7 +39,7 @@ class MotrixsimPhysics:
 
     Raises:
         UnsupportedError: the task randomises its model, applies forces to bodies, reads fields other than qpos, qvel
-            and sensordata, or MotrixSim does not read its model.
+            and sensordata, moves in a fluid, or MotrixSim does not read its model.
     """
 
     exact_state: ClassVar = False
@@ -55,6 +55,7 @@ class MotrixsimPhysics:
         self._model = _loaded(demands)
         self._sensors = [demands.model.sensor(i).name for i in range(demands.model.nsensor)]
         self._from_pos, self._to_pos, self._from_vel, self._to_vel = _orders(demands.model, self._model)
+        self._num_free = int((demands.model.jnt_type == mujoco.mjtJoint.mjJNT_FREE).sum())
         self._scenes: list[Any] = []
         self._scene: Any = None
 
@@ -72,10 +73,11 @@ class MotrixsimPhysics:
             self.rows.state[:] = len(self._scenes)
         order, is_chosen = np.argsort(index), np.zeros(self._num_envs, bool)
         is_chosen[index] = True
-        self._scene[is_chosen].reset(
-            self._model, np.asarray(qpos, np.float32)[order][:, self._to_pos],
-            np.asarray(qvel, np.float32)[order][:, self._to_vel], forward_kinematic=True,
-        )  # fmt: skip
+        positions, velocities = _plain(qpos[order][:, self._to_pos]), _plain(qvel[order][:, self._to_vel])
+        for free in range(self._num_free):  # MuJoCo does not mind other lengths, MotrixSim does
+            quaternions = positions[:, 7 * free + 3 : 7 * free + 7]
+            quaternions /= np.linalg.norm(quaternions, axis=1, keepdims=True)
+        self._scene[is_chosen].reset(self._model, positions, velocities, forward_kinematic=True)
         self._collect_fields(index, is_reset=True)
 
     def step(self, controls: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -84,8 +86,8 @@ class MotrixsimPhysics:
             raise RuntimeError("these envs were not begun in this process; MotrixSim cannot take them over")
         if "qvel_kick" in controls:
             kicked = self.qvel + controls["qvel_kick"]
-            scene.set_dof_vel(np.ascontiguousarray(kicked[:, self._to_vel], np.float32))
-        scene.actuator_ctrls = np.ascontiguousarray(controls["ctrl"], np.float32)
+            scene.set_dof_vel(_plain(kicked[:, self._to_vel]))
+        scene.actuator_ctrls = _plain(controls["ctrl"])
         self._model.step_n(scene, self._substeps)
         is_unstable = ~(np.abs(np.concatenate([self.qpos, self.qvel], axis=1)) <= MAX_VALUE).all(axis=1)
         self._collect_fields(np.flatnonzero(~is_unstable), is_reset=False)
@@ -101,7 +103,7 @@ class MotrixsimPhysics:
 
     def _collect_fields(self, index: np.ndarray, is_reset: bool) -> None:
         """Fill the `fields` of the envs `index`; the others keep what they were."""
-        rows, values = self.rows, {"qpos": self.qpos, "qvel": self.qvel}
+        rows, values = self.rows, {"qpos": self.qpos, "qvel": self.qvel, "sensordata": np.zeros((self._num_envs, 0))}
         if self._sensors:
             values["sensordata"] = self._model.get_sensor_values(self._sensors, self._scene)
         start = 0
@@ -115,6 +117,11 @@ class MotrixsimPhysics:
             rows.fields[index, spec.start : spec.stop] = value
 
 
+def _plain(values: np.ndarray) -> np.ndarray:
+    """Float32 in C order: MotrixSim takes no notice of strides."""
+    return np.ascontiguousarray(values, np.float32)
+
+
 def _require_little(demands: Demands, names: set[str]) -> None:
     """Refuse what this back end cannot do."""
     if beyond := sorted(names.difference(READABLE)):
@@ -123,6 +130,8 @@ def _require_little(demands: Demands, names: set[str]) -> None:
         raise UnsupportedError(f"it cannot vary {', '.join(demands.randomised)} from env to env")
     if beyond := sorted(set(demands.controls).difference(CONTROLS)):
         raise UnsupportedError(f"it does not apply {', '.join(beyond)}")
+    if demands.model.opt.density or demands.model.opt.viscosity:
+        raise UnsupportedError("it has no fluid for the model to move in")
     sensors = [demands.model.sensor(i).name for i in range(demands.model.nsensor)]
     if "sensordata" in names and not all(sensors):
         raise UnsupportedError("it reads sensors by name, but some of the model's have none")

@@ -135,6 +135,7 @@ class MujocoPhysics:
             self.model, self.data, self.substeps, self._stat, self._mean_inertias
         )  # fmt: skip
         set_state, step, get_state, copyto = mujoco.mj_setState, mujoco.mj_step, mujoco.mj_getState, np.copyto
+        spec = STATE.value  # the number is taken faster than the enum
         data.warning.number[:] = 0
         warnings = memoryview(data.warning.number)  # live counters of this one MjData
         bad_qpos, bad_qvel, bad_qacc, bad_ctrl = UNSTABLE
@@ -145,11 +146,11 @@ class MujocoPhysics:
                 copyto(target, source)
             if mean_inertias:
                 stat.meaninertia = mean_inertias[env]
-            set_state(model, data, row, STATE)
+            set_state(model, data, row, spec)
             step(model, data, substeps)
             if self._needs_rne_post:
                 mujoco.mj_rnePostConstraint(model, data)
-            get_state(model, data, row, STATE)
+            get_state(model, data, row, spec)
             for target, source in field_copies:
                 copyto(target, source)
             count = warnings[bad_qpos] + warnings[bad_qvel] + warnings[bad_qacc] + warnings[bad_ctrl]

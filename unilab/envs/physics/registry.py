@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from dataclasses import dataclass
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from unilab.names import closest
@@ -23,7 +23,7 @@ class PhysicsEntry:
         description: one line.
         target: "module:class".
         extra: the extra of the package that installs its engine, or "" if it is always there.
-        engine: module that the extra installs.
+        engine: the distribution that the extra installs.
         on_device: steps on JAX's device, in the learner's process, instead of in workers.
     """
 
@@ -34,12 +34,17 @@ class PhysicsEntry:
     on_device: bool = False
 
     @property
+    def version(self) -> str | None:
+        """Version of its engine, or None where it is not installed."""
+        try:
+            return metadata.version(self.engine or "mujoco")
+        except metadata.PackageNotFoundError:
+            return None
+
+    @property
     def is_installed(self) -> bool:
         """Whether its engine is there."""
-        try:
-            return not self.engine or importlib.util.find_spec(self.engine) is not None
-        except ModuleNotFoundError:  # a parent package is missing
-            return False
+        return self.version is not None
 
     @property
     def install_command(self) -> str:
@@ -56,15 +61,15 @@ PHYSICS: dict[str, PhysicsEntry] = {
     ),
     "mujoco-uni": PhysicsEntry(
         "upstream MuJoCo, a shard stepped in C++ by mujoco-uni-runtime; forgets the solver's warm start",
-        f"{_HERE}.mujoco_uni:MujocoUniPhysics", "mujoco-uni", "mujoco_uni",
+        f"{_HERE}.mujoco_uni:MujocoUniPhysics", "mujoco-uni", "mujoco-uni-runtime",
     ),
     "motrixsim": PhysicsEntry(
         "MotrixSim, an engine of its own in float32; no resume, no replacement of workers",
-        f"{_HERE}.motrixsim:MotrixsimPhysics", "motrix", "motrixsim",
+        f"{_HERE}.motrixsim:MotrixsimPhysics", "motrix", "motrixsim-core",
     ),
     "mjx": PhysicsEntry(
         "MuJoCo XLA in float32 on JAX's device: rollouts without workers", f"{_HERE}.mjx:MjxPhysics",
-        "mjx", "mujoco.mjx", on_device=True,
+        "mjx", "mujoco-mjx", on_device=True,
     ),
 }  # fmt: skip
 
