@@ -291,7 +291,7 @@ def test_a_back_end_without_exact_state_cannot_resume(tmp_path: Path, monkeypatc
     """A state that is not whole cannot be gone on from bit for bit, and that is said."""
     run = interrupted(tmp_path / "run", 2)
     monkeypatch.setattr(MujocoPhysics, "exact_state", False)
-    with pytest.raises(ValueError, match="cannot be resumed: its physics back end does not give its full state"):
+    with pytest.raises(ValueError, match="its physics back end, mujoco, does not give its full state"):
         resume(run)
 
 
