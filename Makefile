@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 .PHONY: demo test slow bench check setup clean
 
@@ -28,7 +29,8 @@ setup: .venv/.installed
 
 .venv/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(PIP) '.[dev]'
+	$(PIP) '.[mjbatch,mujoco-uni]' || echo "no wheels of mjbatch or mujoco-uni-runtime for this system: their tests are skipped"
 	touch $@
 
 clean:
