@@ -92,10 +92,11 @@ class _Pace:
         size = num_envs * ROLLOUT_STEPS[algo]
         warm_up = {} if algo == "ppo" else {"algo.warm_up_steps": size}
         self.config = learner_config(
-            algo, task, num_envs, workers=workers, steps=size * (WARM_UP_ITERATIONS + repeats), eval_episodes=1,
+            algo, task, num_envs, workers=workers, eval_episodes=1,
+            steps=size * (WARM_UP_ITERATIONS + repeats + 1),
             eval_every=10**9, **warm_up,
         )  # fmt: skip
-        self.task, self._tell, self.sbx_versions = task, tell, dict[str, str]()
+        self.task, self._tell, self._repeats, self.sbx_versions = task, tell, repeats, dict[str, str]()
 
     def measure(self, sbx_python: str | None, vec_envs: Sequence[str], threads: int) -> list[Row]:
         """Rows of ours and of each of SBX's vector envs."""
@@ -123,7 +124,7 @@ class _Pace:
 
     def _train(self, others: Sequence[Sbx]) -> dict[str, list[float]]:
         """Train, and let the others train between two iterations; the time of an iteration is that between two calls
-        of the callback, all bookkeeping included."""
+        of the callback, all bookkeeping included. The last iteration does not count, since it evaluates."""
         rates: dict[str, list[float]] = {OURS: [], **{other.name: [] for other in others}}
         size, iteration, last = self.config.env_steps_per_iteration, 0, time.perf_counter()
 
@@ -131,7 +132,7 @@ class _Pace:
             nonlocal iteration, last
             iteration += 1
             rate = size / (time.perf_counter() - last)
-            if iteration > WARM_UP_ITERATIONS:
+            if WARM_UP_ITERATIONS < iteration <= WARM_UP_ITERATIONS + self._repeats:
                 rates[OURS].append(rate)
                 for other in others:
                     rates[other.name].append(other.run())

@@ -37,7 +37,9 @@ class Backend:
 
     @property
     def is_installed(self) -> bool:
-        """Whether it can be imported."""
+        """Whether it can be imported, or its physics engine is there."""
+        if self.physics is not None:
+            return PHYSICS[self.physics].is_installed
         try:
             return importlib.util.find_spec(self.module) is not None
         except ModuleNotFoundError:  # a parent package is missing
@@ -47,7 +49,7 @@ class Backend:
 BACKENDS: dict[str, Backend] = {
     **{
         name: Backend(
-            f"ours: {entry.description}", entry.engine or "unilab", entry.install_command, physics=name,
+            f"ours: {entry.description}", "unilab", entry.install_command, physics=name,
             has_limit=name not in OTHER_ENGINES,
         )
         for name, entry in PHYSICS.items()
