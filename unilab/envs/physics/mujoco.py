@@ -76,15 +76,16 @@ class MujocoPhysics:
         self._nominal = [np.array(view) for view in self._views(self.model)]
         self._patch = Patch(self._views(self.model), num_envs)
 
-        derived = [spec for spec in self.field_specs if spec.is_delta or spec.name not in ("qpos", "qvel")]
-        self._reads = [(spec, self._buffer(spec, num_envs)) for spec in derived]
-        sources = [np.atleast_1d(getattr(self.data, spec.name)).reshape(-1) for spec, _ in self._reads]
-        buffers = [buffer for _, buffer in self._reads]
+        # qpos and qvel are read from the state rows, all others are copied env by env.
+        derived = [spec for spec in self.field_specs if spec.name not in ("qpos", "qvel")]
+        self._buffers = {spec.key: self._buffer(spec, num_envs) for spec in derived}
+        sources = [np.atleast_1d(getattr(self.data, spec.name)).reshape(-1) for spec in derived]
         self._copies = [
-            [(buffer[env], source) for buffer, source in zip(buffers, sources, strict=True)] for env in range(num_envs)
+            [(buffer[env], source) for buffer, source in zip(self._buffers.values(), sources, strict=True)]
+            for env in range(num_envs)
         ]
-        self._last_slices = _slices([buffer.shape[1] if spec.is_delta else 0 for spec, buffer in self._reads])
-        self.last_size = self._last_slices[-1].stop if self._reads else 0
+        self._last_slices = _slices([spec.stop - spec.start if spec.is_delta else 0 for spec in self.field_specs])
+        self.last_size = self._last_slices[-1].stop if self.field_specs else 0
 
     def attach(self, rows: PhysicsRows) -> None:
         self.rows = rows
@@ -138,8 +139,7 @@ class MujocoPhysics:
         spec = STATE.value  # the number is taken faster than the enum
         data.warning.number[:] = 0
         warnings = memoryview(data.warning.number)  # live counters of this one MjData
-        bad_qpos, bad_qvel, bad_qacc, bad_ctrl = UNSTABLE
-        unstable, seen = [], 0
+        needs_rne_post, counts, unstable = self._needs_rne_post, warnings.tobytes(), []
         envs = zip(self._state_rows, self._patch.copies, self._copies, strict=True)
         for env, (row, model_copies, field_copies) in enumerate(envs):
             for target, source in model_copies:
@@ -148,15 +148,15 @@ class MujocoPhysics:
                 stat.meaninertia = mean_inertias[env]
             set_state(model, data, row, spec)
             step(model, data, substeps)
-            if self._needs_rne_post:
+            if needs_rne_post:
                 mujoco.mj_rnePostConstraint(model, data)
             get_state(model, data, row, spec)
             for target, source in field_copies:
                 copyto(target, source)
-            count = warnings[bad_qpos] + warnings[bad_qvel] + warnings[bad_qacc] + warnings[bad_ctrl]
-            if count != seen:
-                unstable.append(env)
-                seen = count
+            if warnings.tobytes() != counts:  # rare, and perhaps a harmless one
+                if any(warnings[number] for number in UNSTABLE):
+                    unstable.append(env)
+                data.warning.number[:] = 0
         mask = np.zeros(len(self._state_rows), bool)
         mask[unstable] = True
         return mask
@@ -181,16 +181,14 @@ class MujocoPhysics:
     def _collect_fields(self, index: np.ndarray | slice, is_reset: bool) -> None:
         """Fill the float32 `fields` of the envs `index`; the others keep what they were."""
         rows = self.rows
-        for spec in self.field_specs:
-            if not spec.is_delta and spec.name in ("qpos", "qvel"):
-                rows.fields[index, spec.start : spec.stop] = rows.state[index, self._state_slices[spec.name]]
-        for (spec, buffer), last in zip(self._reads, self._last_slices, strict=True):
-            if not spec.is_delta:
-                rows.fields[index, spec.start : spec.stop] = buffer[index]
-                continue
-            change = 0.0 if is_reset else buffer[index] - rows.last[index, last]
-            rows.fields[index, spec.start : spec.stop] = change
-            rows.last[index, last] = buffer[index]
+        for spec, last in zip(self.field_specs, self._last_slices, strict=True):
+            is_state = spec.name in ("qpos", "qvel")
+            values = rows.state[:, self._state_slices[spec.name]] if is_state else self._buffers[spec.key]
+            if spec.is_delta:
+                rows.fields[index, spec.start : spec.stop] = 0.0 if is_reset else values[index] - rows.last[index, last]
+                rows.last[index, last] = values[index]
+            else:
+                rows.fields[index, spec.start : spec.stop] = values[index]
 
     def _views(self, model: mujoco.MjModel) -> list[np.ndarray]:
         return [getattr(model, name).reshape(-1) for name in self._model_fields]

@@ -53,10 +53,6 @@ class MujocoUniPhysics(MujocoPhysics):
             np.concatenate([np.arange(self.state_size)[part] for name, part in parts if bits & _bit(name)])
             for bits in (PHYSICS, CONTROLS)
         )
-        self._sensor_buffers = [buffer for spec, buffer in self._reads if spec.name == "sensordata"]
-        self._state_buffers = [
-            (self._state_slices[spec.name], buffer) for spec, buffer in self._reads if spec.name != "sensordata"
-        ]
 
     def attach(self, rows: PhysicsRows) -> None:
         super().attach(rows)
@@ -77,10 +73,8 @@ class MujocoUniPhysics(MujocoPhysics):
         )  # fmt: skip
         rows[:, self._physics_columns] = states
         rows[:, self._state_slices["warmstart"]] = 0.0
-        for buffer in self._sensor_buffers:
+        for buffer in self._buffers.values():
             buffer[:] = sensors
-        for columns, buffer in self._state_buffers:
-            buffer[:] = rows[:, columns]
         return ~(np.abs(np.concatenate([self.qpos, self.qvel], axis=1)) <= MAX_VALUE).all(axis=1)
 
     def _write_pool(self, index: range | np.ndarray) -> None:
