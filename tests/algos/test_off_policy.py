@@ -208,7 +208,7 @@ def test_every_field_matters(name: str) -> None:
     same = trace(base)
     assert trace(config_class(**SMALL)) == same
     for field in dataclasses.fields(config_class):
-        if field.name == "replay_on":  # the same computation, elsewhere; see test_learner
+        if field.name == "replay_on":  # the same computation, elsewhere; see test_host_memory
             continue
         first = base if field.name != "value_range" else dataclasses.replace(base, critic_atoms=5)
         before = same if first is base else trace(first)
