@@ -162,6 +162,19 @@ def test_td3_explores_more_in_some_envs_than_in_others() -> None:
     np.testing.assert_allclose(moved, noise[:, -1:] * noise[:, :-1], atol=1e-5)
 
 
+def test_step_sizes_go_down_linearly() -> None:
+    """Half way through the run a step is the mean of the first and the last step size; Adam's first step shows it."""
+    config = TD3Config(**SMALL, last_learning_rate=0.2)
+    td3 = TD3(config, Spaces({"actor": 3, "critic": 3}, 2), Horizon(10, 4, 5, 0, EPISODE))
+    state = td3.init(jax.random.key(0))
+    grads = jax.tree.map(jnp.ones_like, state.params["actor"])
+    for updates, share in ((0, 1.0), (100, 0.6), (200, 0.2), (300, 0.2)):
+        moved = td3.stepped(state._replace(updates=jnp.int32(updates)), "actor", grads)
+        for old, new in zip(jax.tree.leaves(state.params), jax.tree.leaves(moved.params), strict=True):
+            change = np.abs(np.asarray(new) - np.asarray(old)).max()
+            assert change == 0.0 or change == pytest.approx(share * config.learning_rate, rel=1e-2)
+
+
 def test_sac_begins_with_the_wanted_spread() -> None:
     """`init_std` is the standard deviation of an untrained actor's actions before tanh."""
     sac = SAC(SACConfig(**SMALL, init_std=0.05), Spaces({"actor": 3, "critic": 3}, 2), HORIZON)
@@ -172,7 +185,7 @@ def test_sac_begins_with_the_wanted_spread() -> None:
 
 OTHER: dict[str, Any] = {
     "rollout_steps": 10, "replay_steps": 100, "warm_up_steps": 20, "updates_per_env_step": 2.0, "batch_size": 32,
-    "learning_rate": 1e-2, "critic_learning_rate": 1e-2, "discount": 0.5, "n_step": 2, "polyak": 0.5, "policy_delay": 3,
+    "learning_rate": 1e-2, "critic_learning_rate": 1e-2, "last_learning_rate": 0.1, "discount": 0.5, "n_step": 2, "polyak": 0.5, "policy_delay": 3,
     "critics": 3, "critic_reduction": "mean", "critic_atoms": 5, "value_range": (-1.0, 1.0), "actor_hidden": (8,),
     "critic_hidden": (8,), "activation": "silu", "layer_norm": True, "mirror": "data", "normalize_obs": True,
     "reward_scale": 2.0, "init_temperature": 0.1, "target_entropy_scale": 0.5, "init_std": 0.1,

@@ -34,6 +34,7 @@ class OffPolicyConfig:
         batch_size: samples of a gradient step.
         learning_rate: step size of Adam for the actor.
         critic_learning_rate: step size of Adam for the critics.
+        last_learning_rate: share of the step sizes that is left at the end of the run; they go down linearly.
         discount: gamma, the weight of a reward one env step later.
         n_step: rewards that are summed before bootstrapping.
         polyak: how far the target networks move towards the others per update.
@@ -60,6 +61,7 @@ class OffPolicyConfig:
     batch_size: int = 256
     learning_rate: float = 3e-4
     critic_learning_rate: float = 1e-3
+    last_learning_rate: float = 1.0
     discount: float = 0.99
     n_step: int = 1
     polyak: float = 0.005
@@ -90,7 +92,7 @@ class OffPolicyConfig:
         require(self, "warm_up_steps", self.warm_up_steps >= 0, "at least 0")
         for name in ("updates_per_env_step", "learning_rate", "critic_learning_rate", "reward_scale"):
             require(self, name, getattr(self, name) > 0, "greater than 0")
-        for name in ("discount", "polyak"):
+        for name in ("last_learning_rate", "discount", "polyak"):
             require(self, name, 0 <= getattr(self, name) <= 1, "between 0 and 1")
         for name in ("actor_hidden", "critic_hidden"):
             require(self, name, all(width >= 1 for width in getattr(self, name)), "widths of at least 1")
@@ -334,6 +336,10 @@ class OffPolicy(ABC):
     def stepped(self, state: OffPolicyState, name: str, grads: Any) -> OffPolicyState:
         """`state` after a step of Adam on some parameters."""
         updates, opt_state = self._optimizer(name).update(grads, state.opt_state[name])
+        if self.config.last_learning_rate < 1.0:
+            progress = jnp.minimum(state.updates / (self.horizon.iterations * self.updates_per_rollout), 1.0)
+            share = 1.0 - progress * (1.0 - self.config.last_learning_rate)
+            updates = jax.tree.map(lambda update: share * update, updates)
         new = optax.apply_updates(state.params[name], updates)
         return state._replace(params=state.params | {name: new}, opt_state=state.opt_state | {name: opt_state})
 
