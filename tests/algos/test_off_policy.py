@@ -185,8 +185,8 @@ def test_sac_begins_with_the_wanted_spread() -> None:
 
 OTHER: dict[str, Any] = {
     "rollout_steps": 10, "replay_steps": 100, "warm_up_steps": 20, "updates_per_env_step": 2.0, "batch_size": 32,
-    "learning_rate": 1e-2, "critic_learning_rate": 1e-2, "last_learning_rate": 0.1, "discount": 0.5, "n_step": 2, "polyak": 0.5,
-    "policy_delay": 3,
+    "learning_rate": 1e-2, "critic_learning_rate": 1e-2, "last_learning_rate": 0.1, "discount": 0.5,
+    "n_step": 2, "polyak": 0.5, "policy_delay": 3,
     "critics": 3, "critic_reduction": "mean", "critic_atoms": 5, "value_range": (-1.0, 1.0), "actor_hidden": (8,),
     "critic_hidden": (8,), "activation": "silu", "layer_norm": True, "mirror": "data", "normalize_obs": True,
     "reward_scale": 2.0, "init_temperature": 0.1, "target_entropy_scale": 0.5, "init_std": 0.1,
