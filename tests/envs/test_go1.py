@@ -411,6 +411,15 @@ def test_pushes_come_now_and_then(coarse: mujoco.MjModel) -> None:
     np.testing.assert_allclose(controls["qvel_kick"], [0.3, -0.2] + [0] * 16, rtol=1e-6)
 
 
+def test_bounded_actions_stay_near_the_joints_ranges(coarse: mujoco.MjModel) -> None:
+    """The bounds are symmetric, at most 0.9 rad, and no larger than to the farther end of a joint's range."""
+    task = Go1JoystickFlat()
+    low, high = task.action_bounds(coarse)
+    np.testing.assert_array_equal(low, -high)
+    farther = np.abs(coarse.jnt_range[1:] - HOME[:, None]).max(axis=1)
+    np.testing.assert_allclose(task.action_scale * high, np.minimum(farther, 0.9), rtol=1e-6)
+
+
 def test_actions_move_joint_targets(nominal: Any) -> None:
     """A unit of action moves one joint's target by `action_scale`, in the actuators' order."""
     state = calm_state()
