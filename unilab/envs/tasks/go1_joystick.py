@@ -127,10 +127,10 @@ class Go1JoystickFlat(Task):
     train_defaults: ClassVar = {
         "ppo": {"steps": 8_000_000, "num_envs": 512, "eval_every": 2_000_000, "algo.entropy_weight": 0.002},
         "sac": {
-            "steps": 4_000_000, "num_envs": 512, "eval_every": 500_000, "algo.rollout_steps": 4,
+            "steps": 3_000_000, "num_envs": 512, "eval_every": 500_000, "algo.rollout_steps": 4,
             "algo.replay_steps": 262_144, "algo.warm_up_steps": 10_240, "algo.updates_per_env_step": 1 / 64,
             "algo.batch_size": 512, "algo.n_step": 3, "algo.discount": 0.97, "algo.polyak": 0.02,
-            "algo.learning_rate": 3e-4, "algo.critic_learning_rate": 5e-4, "algo.last_learning_rate": 0.1,
+            "algo.learning_rate": 3e-4, "algo.critic_learning_rate": 5e-4,
             "algo.critic_atoms": 101, "algo.value_range": (-6.0, 4.0), "algo.critic_reduction": "mean",
             "algo.actor_hidden": (256, 128), "algo.critic_hidden": (256, 256), "algo.activation": "elu",
             "algo.layer_norm": True, "algo.mirror": "networks", "algo.normalize_obs": True,
