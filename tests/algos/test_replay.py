@@ -82,7 +82,7 @@ def test_replay_is_a_list(
     kept = range(max(0, total - rows), total)
     assert int(num_steps(replay)) == len(kept) * num_envs
     first, env = (np.array(x) for x in zip(*[(r, e) for r in kept for e in range(num_envs)], strict=True))
-    batch = _steps_from(replay, jnp.asarray(first), jnp.asarray(env), n_step, DISCOUNT)
+    batch = jax.tree.map(np.asarray, _steps_from(replay, jnp.asarray(first), jnp.asarray(env), n_step, DISCOUNT))
     for i, (r, e) in enumerate(zip(first, env, strict=True)):
         reward, discount, weight, successor = history.expected(r, e, n_step)
         step = history.steps[e][r]
