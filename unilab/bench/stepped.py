@@ -76,19 +76,39 @@ class SteppedPool(SteppedEnv):
 
 
 class SteppedAsync(SteppedEnv):
-    """An EnvPool that takes the envs that are ready first, and gives them their next actions."""
+    """An EnvPool that takes the envs that are ready first, and gives them their next actions.
+
+    `batch_size` of its settings must divide `num_envs`: what is taken at the end of a run is what was given.
+    """
 
     def _begin(self) -> None:
         self._was_done = np.zeros(self.num_envs, bool)
         self.env.async_reset()
+        self._run(self.num_envs, lambda: False)
 
-    def _step(self) -> int:
-        _, _, terminated, truncated, info = self.env.recv()
-        envs = info["env_id"]
-        self.env.send(next(self._actions)[envs], envs)
-        count = len(envs) - int(np.count_nonzero(self._was_done[envs]))  # the answer to an ended env is its reset
-        self._was_done[envs] = np.logical_or(terminated, truncated)
+    def run(self) -> float:
+        """Steps are in flight only while the clock runs: none from the run before, none left for what runs next."""
+        start = time.perf_counter()
+        self._send(np.arange(self.num_envs))
+        count = self._run(self.num_envs, lambda: time.perf_counter() - start < self.seconds)
+        return count / (time.perf_counter() - start)
+
+    def _run(self, in_flight: int, goes_on: Callable[[], bool]) -> int:
+        """Take what is ready until nothing is in flight, and step it again while that goes on; returns env steps."""
+        count = 0
+        while in_flight:
+            _, _, terminated, truncated, info = self.env.recv()
+            envs = info["env_id"]
+            count += len(envs) - int(np.count_nonzero(self._was_done[envs]))  # the answer to an ended env is its reset
+            self._was_done[envs] = np.logical_or(terminated, truncated)
+            if goes_on():
+                self._send(envs)
+            else:
+                in_flight -= len(envs)
         return count
+
+    def _send(self, envs: np.ndarray) -> None:
+        self.env.send(next(self._actions)[envs], envs)
 
 
 def make_ours(name: str, task: str, num_envs: int, workers: int, seconds: float, physics: str) -> SteppedEnv:
@@ -126,12 +146,13 @@ def make_envpool(name: str, task: str, num_envs: int, workers: int, seconds: flo
 
 def make_envpool_async(name: str, task: str, num_envs: int, workers: int, seconds: float) -> SteppedEnv:
     """EnvPool with so many threads, taking a part of the envs at a time: the share that is fastest."""
+    parts = [part for part in (2, 4, 16) if num_envs % part == 0] or [num_envs]
 
     def make(batch: int) -> SteppedEnv:
         env = _envpool(task, num_envs, num_threads=workers, batch_size=batch)
         return SteppedAsync(name, env, workers, seconds, num_envs=num_envs, batch_size=batch)
 
-    return _fastest(make, {max(1, num_envs // part) for part in (2, 4, 16)}, seconds)
+    return _fastest(make, {num_envs // part for part in parts}, seconds)
 
 
 def _envpool(task: str, num_envs: int, **settings: int) -> Any:
