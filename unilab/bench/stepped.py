@@ -2,7 +2,8 @@
 
 As in `gymnasium.utils.performance.benchmark_vector_step`: a step that only resets an env (`NEXT_STEP`) is not an env
 step, and where the caller resets (`DISABLED`), the resets are in the time. Other than there, the actions are drawn
-before the clock starts.
+before the clock starts, and so many steps are taken before it that the envs are where the recording of the physical
+limit begins.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import batch_space
 
-NUM_ACTIONS = 16
+from unilab.bench.recording import SETTLE_STEPS
+
+NUM_ACTIONS = 64
 MAX_PROCESSES = 64
 
 
@@ -36,9 +40,10 @@ class SteppedEnv:
         self.name, self.env, self.workers, self.settings = name, env, workers, settings
         self.num_envs = int(settings.get("num_envs", env.num_envs))
         self.seconds = seconds
-        env.action_space.seed(0)
         self._actions = itertools.cycle(_actions(env, self.num_envs))
         self._begin()
+        for _ in range(SETTLE_STEPS):
+            self._step()
 
     def _begin(self) -> None:
         self.env.reset(seed=0)
@@ -84,18 +89,23 @@ class SteppedAsync(SteppedEnv):
     def _begin(self) -> None:
         self._was_done = np.zeros(self.num_envs, bool)
         self.env.async_reset()
-        self._run(self.num_envs, lambda: False)
+        self._take(lambda: False)
 
     def run(self) -> float:
         """Steps are in flight only while the clock runs: none from the run before, none left for what runs next."""
         start = time.perf_counter()
         self._send(np.arange(self.num_envs))
-        count = self._run(self.num_envs, lambda: time.perf_counter() - start < self.seconds)
+        count = self._take(lambda: time.perf_counter() - start < self.seconds)
         return count / (time.perf_counter() - start)
 
-    def _run(self, in_flight: int, goes_on: Callable[[], bool]) -> int:
-        """Take what is ready until nothing is in flight, and step it again while that goes on; returns env steps."""
-        count = 0
+    def _step(self) -> int:
+        self._send(np.arange(self.num_envs))
+        return self._take(lambda: False)
+
+    def _take(self, goes_on: Callable[[], bool]) -> int:
+        """All envs are in flight: take what is ready, step it again while that goes on, and end with none in flight;
+        returns how many env steps that were."""
+        count, in_flight = 0, self.num_envs
         while in_flight:
             _, _, terminated, truncated, info = self.env.recv()
             envs = info["env_id"]
@@ -184,8 +194,9 @@ def _fastest(make: Callable[[int], SteppedEnv], settings: Iterable[int], seconds
 
 
 def _actions(env: Any, num_envs: int) -> list[np.ndarray]:
-    """Random actions [N, A], to be given in turn."""
+    """Random actions [N, A], to be given in turn; the same for each vector env of a task."""
     space = env.action_space
-    if space.shape[:1] == (num_envs,) and len(space.shape) == 2:
-        return [space.sample() for _ in range(NUM_ACTIONS)]
-    return [np.stack([space.sample() for _ in range(num_envs)]) for _ in range(NUM_ACTIONS)]
+    if len(space.shape) == 1:  # EnvPool gives that of a single env
+        space = batch_space(space, num_envs)
+    space.seed(0)
+    return [space.sample() for _ in range(NUM_ACTIONS)]
