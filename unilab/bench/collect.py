@@ -1,8 +1,9 @@
 """How fast the workers collect, beside the physical limit of the same run.
 
-The limit is what remains when everything but `mj_step` is taken away: the same workers set the recorded states, apply
-the very controls that the policy chose, with the same per-env models, and only the calls of `mj_step` are timed, and
-of `mj_rnePostConstraint` where the task reads what it computes. The replayed states are compared with the recorded ones bit for bit, so it is the same physics.
+The limit is what remains when everything but MuJoCo is taken away: the same workers set the recorded states, apply the
+very controls that the policy chose, with the same per-env models, and only the calls of `mj_step` are timed, and of
+`mj_rnePostConstraint` where the task reads what that computes. The replayed states are compared with the recorded ones
+bit for bit, so it is the same physics.
 """
 
 from __future__ import annotations
