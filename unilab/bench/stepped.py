@@ -19,6 +19,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from unilab.bench.engines import worker_processes
 from unilab.bench.recording import SETTLE_STEPS
 
 NUM_ACTIONS = 64
@@ -122,7 +123,8 @@ class SteppedAsync(SteppedEnv):
 
 
 def make_ours(name: str, task: str, num_envs: int, workers: int, seconds: float, physics: str) -> SteppedEnv:
-    """Our vector env on one of our physics back ends."""
+    """Our vector env on one of our physics back ends; one that steps on JAX's device has it in this process."""
+    workers = worker_processes(physics, workers)
     try:
         env = gymnasium.make_vec(f"unilab:unilab/{task}", num_envs=num_envs, num_workers=workers, physics=physics)
     except ValueError as error:  # it cannot do what this task asks
