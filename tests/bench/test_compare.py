@@ -14,7 +14,7 @@ from unilab.bench.env import bench_env
 from unilab.bench.physics import bench_physics
 from unilab.bench.recording import SETTLE_STEPS
 from unilab.bench.result import COLUMNS
-from unilab.bench.stepped import SteppedAsync, SteppedEnv
+from unilab.bench.stepped import SteppedAsync, SteppedEnv, _fastest
 
 TINY: dict[str, Any] = {
     "tasks": ("InvertedPendulum-v5",), "num_envs": (2,), "workers": (1,), "seconds": 0.01, "repeats": 1,
@@ -127,3 +127,32 @@ def test_what_is_in_flight_ends_within_the_run_and_counts_once() -> None:
         rate = stepped.run()
         assert not threads.ready
         assert rate * (time.perf_counter() - start) >= threads.steps - before > 0
+
+
+@pytest.mark.parametrize("fails", ["make", "run", None])
+def test_of_some_settings_the_fastest_stays_open(fails: str | None) -> None:
+    """The others are closed; all are, if one cannot be made or stepped."""
+    made: list[Any] = []
+
+    class Timed:
+        def __init__(self, rate: int) -> None:
+            if fails == "make" and rate == 3:
+                raise OSError("cannot be made")
+            self.rate, self.is_closed = rate, False
+            made.append(self)
+
+        def run(self) -> int:
+            if fails == "run" and self.rate == 3:
+                raise OSError("cannot run")
+            return self.rate
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    make: Any = Timed
+    if fails:
+        with pytest.raises(OSError, match="cannot"):
+            _fastest(make, [1, 2, 3], 0.01)
+    else:
+        assert _fastest(make, [1, 3, 2], 0.01).run() == 3
+    assert [each.rate for each in made if not each.is_closed] == ([] if fails else [3])

@@ -20,6 +20,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.vector.utils import batch_space
 
 from unilab.bench.engines import worker_processes
+from unilab.bench.measure import close_all
 from unilab.bench.recording import SETTLE_STEPS
 
 NUM_ACTIONS = 64
@@ -181,18 +182,22 @@ def _require(has_task: bool, task: str) -> None:
 
 def _fastest(make: Callable[[int], SteppedEnv], settings: Iterable[int], seconds: float) -> SteppedEnv:
     """The fastest of some settings in a short trial of each; the others are closed."""
-    best, best_rate = None, 0.0
-    for setting in sorted(settings):
-        stepped = make(setting)
-        stepped.seconds = seconds / 2
-        rate = max(stepped.run() for _ in range(3))
-        stepped.seconds = seconds
-        if best is not None:
-            (best if rate > best_rate else stepped).close()
-        if rate > best_rate:
-            best, best_rate = stepped, rate
-    assert best is not None
-    return best
+    rates: dict[SteppedEnv, float] = {}  # of those that are open
+    try:
+        for setting in sorted(settings):
+            stepped = make(setting)
+            rates[stepped] = 0.0
+            stepped.seconds = seconds / 2
+            rates[stepped] = max(stepped.run() for _ in range(3))
+            stepped.seconds = seconds
+            while len(rates) > 1:
+                slower = min(rates, key=lambda each: rates[each])
+                del rates[slower]
+                slower.close()
+    except BaseException:
+        close_all(list(rates))
+        raise
+    return next(iter(rates))
 
 
 def _actions(env: Any, num_envs: int) -> list[np.ndarray]:
