@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
+from tiny import Slider, tiny_config
 
-from tests.tiny import Slider, tiny_config
 from unilab.bench.collect import bench_collect
 from unilab.bench.collection import Collection
 from unilab.bench.light import LightPlan
@@ -22,6 +22,12 @@ def test_collect_gives_rows_of_the_common_form(nothing_left: None) -> None:
     assert set(COLUMNS) <= set(row)
     assert row["randomised"] == ["body_mass"]
     assert 0 < row["env_steps_per_s"] < row["limit_env_steps_per_s"]
+
+
+def test_collect_refuses_physics_that_it_cannot_replay() -> None:
+    """mujoco-uni forgets the warm start, so its steps are not those of `mj_step`: refused before anything starts."""
+    with pytest.raises(ValueError, match=r"physics is 'mujoco-uni'; .*allowed: mujoco, mjbatch"):
+        bench_collect(lambda text: None, tiny_config(workers=1, physics="mujoco-uni"))
 
 
 @pytest.mark.process

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import gymnasium
@@ -11,8 +12,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from unilab.bench.env import bench_env
 from unilab.bench.physics import bench_physics
+from unilab.bench.recording import SETTLE_STEPS
 from unilab.bench.result import COLUMNS
-from unilab.bench.stepped import SteppedEnv
+from unilab.bench.stepped import SteppedAsync, SteppedEnv, _fastest
 
 TINY: dict[str, Any] = {
     "tasks": ("InvertedPendulum-v5",), "num_envs": (2,), "workers": (1,), "seconds": 0.01, "repeats": 1,
@@ -83,5 +85,74 @@ class Short(gymnasium.Env[np.ndarray, np.ndarray]):
 def test_a_step_that_only_resets_is_no_env_step(mode: AutoresetMode, counts: list[int]) -> None:
     """As in Gymnasium's benchmark_vector_step, the reset step of NEXT_STEP does not count."""
     stepped = SteppedEnv("short", SyncVectorEnv([Short] * 3, autoreset_mode=mode), 0, 0.01)
-    assert [stepped._step() for _ in range(6)] == counts
+    assert [stepped._step() for _ in range(6)] == np.roll(counts, -SETTLE_STEPS).tolist()
     stepped.close()
+
+
+class Threads:
+    """Stands for an EnvPool of four envs that takes two at a time, with episodes of two env steps; steps are over as
+    soon as they are asked for."""
+
+    num_envs, action_space = 4, gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def __init__(self) -> None:
+        self.ready: list[int] = []
+        self.ages = np.zeros(4, int)
+        self.steps = 0
+
+    def async_reset(self) -> None:
+        self.ready += range(4)
+
+    def send(self, actions: np.ndarray, envs: np.ndarray) -> None:
+        assert actions.shape == (len(envs), 1)
+        self.ready += envs.tolist()
+        self.steps += int(np.count_nonzero(self.ages[envs] < 2))
+        self.ages[envs] = np.where(self.ages[envs] < 2, self.ages[envs] + 1, 0)
+
+    def recv(self) -> Any:
+        envs, self.ready = np.array(self.ready[:2]), self.ready[2:]
+        return None, None, self.ages[envs] == 2, np.zeros(2, bool), {"env_id": envs}
+
+    def close(self) -> None:
+        pass
+
+
+def test_what_is_in_flight_ends_within_the_run_and_counts_once() -> None:
+    """An asynchronous pool counts the env steps that it was asked for in this run, no resets, and leaves none open."""
+    threads = Threads()
+    stepped = SteppedAsync("threads", threads, 1, 0.01, num_envs=4)
+    assert not threads.ready
+    for _ in range(2):
+        before, start = threads.steps, time.perf_counter()
+        rate = stepped.run()
+        assert not threads.ready
+        assert rate * (time.perf_counter() - start) >= threads.steps - before > 0
+
+
+@pytest.mark.parametrize("fails", ["make", "run", None])
+def test_of_some_settings_the_fastest_stays_open(fails: str | None) -> None:
+    """The others are closed; all are, if one cannot be made or stepped."""
+    made: list[Any] = []
+
+    class Timed:
+        def __init__(self, rate: int) -> None:
+            if fails == "make" and rate == 3:
+                raise OSError("cannot be made")
+            self.rate, self.is_closed = rate, False
+            made.append(self)
+
+        def run(self) -> int:
+            if fails == "run" and self.rate == 3:
+                raise OSError("cannot run")
+            return self.rate
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    make: Any = Timed
+    if fails:
+        with pytest.raises(OSError, match="cannot"):
+            _fastest(make, [1, 2, 3], 0.01)
+    else:
+        assert _fastest(make, [1, 3, 2], 0.01).run() == 3
+    assert [each.rate for each in made if not each.is_closed] == ([] if fails else [3])

@@ -1,8 +1,9 @@
 """How fast the workers collect, beside the physical limit of the same run.
 
-The limit is what remains when everything but `mj_step` is taken away: the same workers set the recorded states, apply
-the very controls that the policy chose, with the same per-env models, and only the calls of `mj_step` are timed. The
-replayed states are compared with the recorded ones bit for bit, so it is the same physics.
+The limit is what remains when everything but MuJoCo is taken away: the same workers set the recorded states, apply the
+very controls that the policy chose, with the same per-env models, and only the calls of `mj_step` are timed, and of
+`mj_rnePostConstraint` where the task reads what that computes. The replayed states are compared with the recorded ones
+bit for bit, so it is the same physics.
 """
 
 from __future__ import annotations
@@ -23,8 +24,7 @@ from unilab.bench.collection import Collection
 from unilab.bench.measure import Tell
 from unilab.bench.result import Row, make_result, make_row, model_options
 from unilab.config import Config
-from unilab.envs.physics.mujoco import STATE, MujocoPhysics
-from unilab.envs.physics.registry import physics_class
+from unilab.envs.physics.mujoco import STATE, MujocoPhysics, needs_rne_post
 from unilab.envs.registry import task_source
 from unilab.runtime.checkpoint import load_checkpoint
 from unilab.runtime.collector import Collector
@@ -34,6 +34,9 @@ from unilab.runtime.messages import Job, Report
 from unilab.runtime.plan import Plan
 from unilab.runtime.run import algorithm_from
 from unilab.runtime.unstable import recorded
+
+REPLAYED = ("mujoco", "mjbatch")
+"""Physics back ends that step as `mj_step` does from their state rows, bit for bit."""
 
 
 def bench_collect(
@@ -49,12 +52,16 @@ def bench_collect(
         warm_up: rollouts before that, for compilation and for the envs to spread out.
 
     Raises:
+        ValueError: another physics than upstream MuJoCo, or no worker process.
         RuntimeError: a replayed physics step differs from the recorded one.
     """
+    if config.physics not in REPLAYED:
+        raise ValueError(
+            f"physics is {config.physics!r}; bench collect replays upstream MuJoCo's own steps, bit for bit; "
+            f"allowed: {', '.join(REPLAYED)}"
+        )
     config = config.resolved()
     assert config.workers is not None
-    if not issubclass(physics_class(config.physics), MujocoPhysics):
-        raise ValueError(f"physics is {config.physics!r}; bench collect replays MuJoCo's own steps: mujoco or mjbatch")
     if config.workers < 1:
         raise ValueError(f"workers is {config.workers}; bench collect measures worker processes: at least 1")
     plan = replace(Plan.of(config), runner="unilab.bench.collect:ReplayingRunner")
@@ -63,7 +70,7 @@ def bench_collect(
         _, trained, _ = algorithm_from(load_checkpoint(run, "best"))
         state = plan.algorithm.policy_from(state, trained)
     collect_s, limit_s = [], []
-    with contextlib.closing(Collection("mujoco", plan, state)) as collection:
+    with contextlib.closing(Collection(config.physics, plan, state)) as collection:
         for number in range(warm_up + repeats):
             seconds = collection.rollout()
             if number >= warm_up:
@@ -84,7 +91,7 @@ def _row(plan: Plan, collect_s: list[float], limit_s: list[float]) -> Row:
     rates, limits = [env_steps / s for s in collect_s], [env_steps / s for s in limit_s]
     overheads = [1e6 * config.workers * (a - b) / env_steps for a, b in zip(collect_s, limit_s, strict=True)]
     return make_row(
-        "mujoco", task_source(type(config.task)) or type(config.task).__name__, config.num_envs, config.workers,
+        config.physics, task_source(type(config.task)) or type(config.task).__name__, config.num_envs, config.workers,
         rates, rates, limits, shard_size=config.shard_size, randomised=list(plan.env.randomised),
         limit_env_steps_per_s=statistics.median(limits), overhead_us_per_env_step=statistics.median(overheads),
         model=model_options(plan.model, plan.env.substeps), limits=limits,
@@ -92,7 +99,7 @@ def _row(plan: Plan, collect_s: list[float], limit_s: list[float]) -> Row:
 
 
 def _limit_seconds(collector: Collector, index: int, num_shards: int) -> float:
-    """Seconds that all workers together spend in `mj_step` for rollout `index`."""
+    """Seconds that all workers together spend in MuJoCo for rollout `index`."""
     for shard in range(num_shards):
         collector.pool.submit(Job("replay", index, shard, index))
     reports = [collector.pool.wait() for _ in range(num_shards)]
@@ -133,8 +140,9 @@ class ReplayingRunner(JobRunner):
         return np.array(before), np.array(after), np.array(model_rows)
 
     def _replay(self, before: np.ndarray, after: np.ndarray, model_rows: np.ndarray) -> float:
-        """Seconds in `mj_step` alone. Everything else happens outside the timed loop."""
-        physics, step, seconds = self._physics, mujoco.mj_step, 0.0
+        """Seconds in MuJoCo alone. Everything else happens outside the timed loop."""
+        physics, step, rne_post, seconds = self._physics, mujoco.mj_step, mujoco.mj_rnePostConstraint, 0.0
+        with_rne_post = needs_rne_post(physics.field_specs)
         state = np.empty(before.shape[2])
         for t in range(len(before)):
             for env, (model, data) in enumerate(self._replicas):
@@ -144,6 +152,8 @@ class ReplayingRunner(JobRunner):
             start = time.perf_counter()
             for model, data in self._replicas:
                 step(model, data, physics.substeps)
+                if with_rne_post:
+                    rne_post(model, data)
             seconds += time.perf_counter() - start
             for env, (model, data) in enumerate(self._replicas):
                 mujoco.mj_getState(model, data, state, STATE)

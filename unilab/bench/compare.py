@@ -11,7 +11,7 @@ from unilab.bench.measure import Contender, Tell, close_all, interleaved
 from unilab.bench.raw import LIMIT, RawStepping
 from unilab.bench.recording import Recording, record
 from unilab.bench.result import Row, make_row, model_options
-from unilab.bench.vector_envs import DEFAULT
+from unilab.envs.physics.registry import DEFAULT
 
 DEFAULT_TASKS = ("HalfCheetah-v5",)
 DEFAULT_NUM_ENVS = (256,)

@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unilab.envs.physics.base import Demands, PhysicsBackend, PhysicsRows
-from unilab.envs.physics.registry import PHYSICS, make_physics
+from unilab.envs.physics.registry import make_physics, physics_entry
 
 if TYPE_CHECKING:
     from unilab.envs.env import Env
-
-OTHER_ENGINES = ("motrixsim", "mjx")
-"""Back ends that do not step with upstream MuJoCo, so that bare `mj_step` is not their limit."""
 
 
 def engine_demands(env: Env) -> Demands:
@@ -40,6 +37,6 @@ def make_engine(name: str, demands: Demands, num_envs: int) -> tuple[PhysicsBack
     return engine, rows
 
 
-def steps_on_device(name: str) -> bool:
-    """Whether a back end steps on JAX's device, in the learner's process, instead of in workers."""
-    return PHYSICS[name].on_device
+def worker_processes(name: str, workers: int) -> int:
+    """Processes that step a back end where `workers` are wished: none for one that steps on JAX's device."""
+    return 0 if physics_entry(name).on_device else workers

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from unilab.bench.compare import DEFAULT_NUM_ENVS, DEFAULT_TASKS, Comparison, Group
-from unilab.bench.engines import OTHER_ENGINES, engine_demands, steps_on_device
+from unilab.bench.engines import engine_demands, worker_processes
 from unilab.bench.measure import Contender, Tell
 from unilab.bench.raw import RawStepping
 from unilab.bench.recording import Recording
@@ -26,7 +26,7 @@ class Engine:
     def __init__(self, name: str) -> None:
         entry = physics_entry(name)
         self.is_installed, self.install_command = entry.is_installed, entry.install_command
-        self.has_limit = name not in OTHER_ENGINES
+        self.has_limit = entry.is_upstream
 
 
 def bench_physics(
@@ -55,4 +55,4 @@ def _make(name: str, recording: Recording, group: Group, seconds: float) -> Cont
         make_physics(name, engine_demands(recording.env), 1)  # one env shows what it cannot do
     except UnsupportedError as error:
         raise LookupError(" ".join(str(error).split())) from None
-    return RawStepping(recording, group.num_envs, 0 if steps_on_device(name) else group.workers, seconds, name)
+    return RawStepping(recording, group.num_envs, worker_processes(name, group.workers), seconds, name)

@@ -11,7 +11,7 @@ import numpy as np
 
 from unilab.envs.batch import Batch, own_rows
 from unilab.envs.env import Env
-from unilab.envs.physics.mujoco import NEEDS_RNE_POST, MujocoPhysics
+from unilab.envs.physics.mujoco import MujocoPhysics, needs_rne_post
 from unilab.envs.registry import find_task
 from unilab.runtime.unstable import recorded
 
@@ -34,7 +34,7 @@ class Recording:
     @property
     def needs_rne_post(self) -> bool:
         """Whether an env step includes `mj_rnePostConstraint`, since the task reads what it computes."""
-        return any(spec.name in NEEDS_RNE_POST for spec in self.env.field_specs)
+        return needs_rne_post(self.env.field_specs)
 
 
 @cache

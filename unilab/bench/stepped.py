@@ -2,7 +2,8 @@
 
 As in `gymnasium.utils.performance.benchmark_vector_step`: a step that only resets an env (`NEXT_STEP`) is not an env
 step, and where the caller resets (`DISABLED`), the resets are in the time. Other than there, the actions are drawn
-before the clock starts.
+before the clock starts, and so many steps are taken before it that the envs are where the recording of the physical
+limit begins.
 """
 
 from __future__ import annotations
@@ -16,8 +17,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import batch_space
 
-NUM_ACTIONS = 16
+from unilab.bench.engines import worker_processes
+from unilab.bench.measure import close_all
+from unilab.bench.recording import SETTLE_STEPS
+
+NUM_ACTIONS = 64
 MAX_PROCESSES = 64
 
 
@@ -36,9 +42,10 @@ class SteppedEnv:
         self.name, self.env, self.workers, self.settings = name, env, workers, settings
         self.num_envs = int(settings.get("num_envs", env.num_envs))
         self.seconds = seconds
-        env.action_space.seed(0)
         self._actions = itertools.cycle(_actions(env, self.num_envs))
         self._begin()
+        for _ in range(SETTLE_STEPS):
+            self._step()
 
     def _begin(self) -> None:
         self.env.reset(seed=0)
@@ -76,23 +83,49 @@ class SteppedPool(SteppedEnv):
 
 
 class SteppedAsync(SteppedEnv):
-    """An EnvPool that takes the envs that are ready first, and gives them their next actions."""
+    """An EnvPool that takes the envs that are ready first, and gives them their next actions.
+
+    `batch_size` of its settings must divide `num_envs`: what is taken at the end of a run is what was given.
+    """
 
     def _begin(self) -> None:
         self._was_done = np.zeros(self.num_envs, bool)
         self.env.async_reset()
+        self._take(lambda: False)
+
+    def run(self) -> float:
+        """Steps are in flight only while the clock runs: none from the run before, none left for what runs next."""
+        start = time.perf_counter()
+        self._send(np.arange(self.num_envs))
+        count = self._take(lambda: time.perf_counter() - start < self.seconds)
+        return count / (time.perf_counter() - start)
 
     def _step(self) -> int:
-        _, _, terminated, truncated, info = self.env.recv()
-        envs = info["env_id"]
-        self.env.send(next(self._actions)[envs], envs)
-        count = len(envs) - int(np.count_nonzero(self._was_done[envs]))  # the answer to an ended env is its reset
-        self._was_done[envs] = np.logical_or(terminated, truncated)
+        self._send(np.arange(self.num_envs))
+        return self._take(lambda: False)
+
+    def _take(self, goes_on: Callable[[], bool]) -> int:
+        """All envs are in flight: take what is ready, step it again while that goes on, and end with none in flight;
+        returns how many env steps that were."""
+        count, in_flight = 0, self.num_envs
+        while in_flight:
+            _, _, terminated, truncated, info = self.env.recv()
+            envs = info["env_id"]
+            count += len(envs) - int(np.count_nonzero(self._was_done[envs]))  # the answer to an ended env is its reset
+            self._was_done[envs] = np.logical_or(terminated, truncated)
+            if goes_on():
+                self._send(envs)
+            else:
+                in_flight -= len(envs)
         return count
+
+    def _send(self, envs: np.ndarray) -> None:
+        self.env.send(next(self._actions)[envs], envs)
 
 
 def make_ours(name: str, task: str, num_envs: int, workers: int, seconds: float, physics: str) -> SteppedEnv:
-    """Our vector env on one of our physics back ends."""
+    """Our vector env on one of our physics back ends; one that steps on JAX's device has it in this process."""
+    workers = worker_processes(physics, workers)
     try:
         env = gymnasium.make_vec(f"unilab:unilab/{task}", num_envs=num_envs, num_workers=workers, physics=physics)
     except ValueError as error:  # it cannot do what this task asks
@@ -126,12 +159,13 @@ def make_envpool(name: str, task: str, num_envs: int, workers: int, seconds: flo
 
 def make_envpool_async(name: str, task: str, num_envs: int, workers: int, seconds: float) -> SteppedEnv:
     """EnvPool with so many threads, taking a part of the envs at a time: the share that is fastest."""
+    parts = [part for part in (2, 4, 16) if num_envs % part == 0] or [num_envs]
 
     def make(batch: int) -> SteppedEnv:
         env = _envpool(task, num_envs, num_threads=workers, batch_size=batch)
         return SteppedAsync(name, env, workers, seconds, num_envs=num_envs, batch_size=batch)
 
-    return _fastest(make, {max(1, num_envs // part) for part in (2, 4, 16)}, seconds)
+    return _fastest(make, {num_envs // part for part in parts}, seconds)
 
 
 def _envpool(task: str, num_envs: int, **settings: int) -> Any:
@@ -148,23 +182,28 @@ def _require(has_task: bool, task: str) -> None:
 
 def _fastest(make: Callable[[int], SteppedEnv], settings: Iterable[int], seconds: float) -> SteppedEnv:
     """The fastest of some settings in a short trial of each; the others are closed."""
-    best, best_rate = None, 0.0
-    for setting in sorted(settings):
-        stepped = make(setting)
-        stepped.seconds = seconds / 2
-        rate = max(stepped.run() for _ in range(3))
-        stepped.seconds = seconds
-        if best is not None:
-            (best if rate > best_rate else stepped).close()
-        if rate > best_rate:
-            best, best_rate = stepped, rate
-    assert best is not None
-    return best
+    rates: dict[SteppedEnv, float] = {}  # of those that are open
+    try:
+        for setting in sorted(settings):
+            stepped = make(setting)
+            rates[stepped] = 0.0
+            stepped.seconds = seconds / 2
+            rates[stepped] = max(stepped.run() for _ in range(3))
+            stepped.seconds = seconds
+            while len(rates) > 1:
+                slower = min(rates, key=lambda each: rates[each])
+                del rates[slower]
+                slower.close()
+    except BaseException:
+        close_all(list(rates))
+        raise
+    return next(iter(rates))
 
 
 def _actions(env: Any, num_envs: int) -> list[np.ndarray]:
-    """Random actions [N, A], to be given in turn."""
+    """Random actions [N, A], to be given in turn; the same for each vector env of a task."""
     space = env.action_space
-    if space.shape[:1] == (num_envs,) and len(space.shape) == 2:
-        return [space.sample() for _ in range(NUM_ACTIONS)]
-    return [np.stack([space.sample() for _ in range(num_envs)]) for _ in range(NUM_ACTIONS)]
+    if len(space.shape) == 1:  # EnvPool gives that of a single env
+        space = batch_space(space, num_envs)
+    space.seed(0)
+    return [space.sample() for _ in range(NUM_ACTIONS)]

@@ -7,14 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from unilab.bench.engines import OTHER_ENGINES
 from unilab.envs.physics.registry import PHYSICS
 from unilab.names import closest
 
 if TYPE_CHECKING:
     from unilab.bench.stepped import SteppedEnv
-
-DEFAULT = "mujoco"
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ BACKENDS: dict[str, Backend] = {
     **{
         name: Backend(
             f"ours: {entry.description}", "unilab", entry.install_command, physics=name,
-            has_limit=name not in OTHER_ENGINES,
+            has_limit=entry.is_upstream,
         )
         for name, entry in PHYSICS.items()
     },

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from unilab.envs.physics.base import Demands, FieldSpec, PhysicsRows, UnsupportedError, field_specs
-from unilab.envs.physics.mujoco import NEEDS_RNE_POST, NEEDS_SET_CONST
+from unilab.envs.physics.mujoco import NEEDS_SET_CONST, needs_rne_post
 
 with contextlib.redirect_stdout(None):  # it prints that mujoco_warp, which is not used here, is not installed
     from mujoco import mjx
@@ -73,7 +73,7 @@ class MjxEnv:
             self._varied |= {name: value.shape for name, value in constants.items()}
         self._state = {name: getattr(self._data, name).shape for name in STATE}
         self._deltas = tuple(spec for spec in self.field_specs if spec.is_delta)
-        self._needs_rne_post = any(spec.name in NEEDS_RNE_POST for spec in self.field_specs)
+        self._needs_rne_post = needs_rne_post(self.field_specs)
         self.field_size = self.field_specs[-1].stop if self.field_specs else 0
         self.state_size, self.model_size = _size(self._state), _size(self._varied)
         self.last_size = sum(spec.stop - spec.start for spec in self._deltas)

@@ -32,6 +32,7 @@ NEEDS_SET_CONST = (
 )  # fmt: skip
 
 NEEDS_RNE_POST = ("cacc", "cfrc_int", "cfrc_ext")
+"""What only `mj_rnePostConstraint` computes."""
 
 UNSTABLE = (
     int(mujoco.mjtWarning.mjWARN_BADQPOS), int(mujoco.mjtWarning.mjWARN_BADQVEL), int(mujoco.mjtWarning.mjWARN_BADQACC),
@@ -59,7 +60,7 @@ class MujocoPhysics:
         self.field_size = self.field_specs[-1].stop if self.field_specs else 0
         self.state_size = mujoco.mj_stateSize(model, STATE)
         self._state_slices = _state_slices(self.model)
-        self._needs_rne_post = any(spec.name in NEEDS_RNE_POST for spec in self.field_specs)
+        self._needs_rne_post = needs_rne_post(self.field_specs)
 
         self._randomised = tuple(demands.randomised)
         self._needs_set_const = any(name in NEEDS_SET_CONST for name in self._randomised)
@@ -218,6 +219,11 @@ class MujocoPhysics:
         for view, columns in zip(self._scratch_views, self._model_slices, strict=True):
             row[columns] = view
         return row
+
+
+def needs_rne_post(specs: Sequence[FieldSpec]) -> bool:
+    """Whether an env step ends with `mj_rnePostConstraint`, since one of its fields needs that."""
+    return any(spec.name in NEEDS_RNE_POST for spec in specs)
 
 
 def without_autoreset(model: mujoco.MjModel) -> mujoco.MjModel:

@@ -25,6 +25,7 @@ class PhysicsEntry:
         extra: the extra of the package that installs its engine, or "" if it is always there.
         engine: the distribution that the extra installs.
         on_device: steps on JAX's device, in the learner's process, instead of in workers.
+        is_upstream: steps with upstream MuJoCo, so that bare `mj_step` is its physical limit.
     """
 
     description: str
@@ -32,6 +33,7 @@ class PhysicsEntry:
     extra: str = ""
     engine: str = ""
     on_device: bool = False
+    is_upstream: bool = True
 
     @property
     def version(self) -> str | None:
@@ -66,10 +68,11 @@ PHYSICS: dict[str, PhysicsEntry] = {
     "motrixsim": PhysicsEntry(
         "MotrixSim, an engine of its own in float32; no resume, no replacement of workers",
         f"{_HERE}.motrixsim:MotrixsimPhysics", "motrix", "motrixsim-core",
+        is_upstream=False,
     ),
     "mjx": PhysicsEntry(
         "MuJoCo XLA in float32 on JAX's device: rollouts without workers", f"{_HERE}.mjx:MjxPhysics",
-        "mjx", "mujoco-mjx", on_device=True,
+        "mjx", "mujoco-mjx", on_device=True, is_upstream=False,
     ),
 }  # fmt: skip
 
