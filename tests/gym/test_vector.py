@@ -18,6 +18,7 @@ from tiny import Slider
 
 from unilab.envs import checker
 from unilab.envs.checker import check_sequences
+from unilab.envs.physics.registry import PHYSICS
 from unilab.gym.env import UnilabEnv
 from unilab.gym.vector import UnilabVectorEnv
 from unilab.runtime.errors import WorkerError
@@ -48,6 +49,27 @@ def test_sequences_in_this_process(mode: AutoresetMode) -> None:
 def test_sequences_with_workers(mode: AutoresetMode) -> None:
     """The same holds with worker processes, which leave nothing behind; observations come as a dict here."""
     check_sequences(TASK, partial(UnilabEnv, obs="dict"), partial(UnilabVectorEnv, obs="dict"), mode, 2)
+
+
+@pytest.mark.parametrize("physics", PHYSICS)
+def test_every_physics(physics: str) -> None:
+    """The vector env does on every installed back end what it does on upstream MuJoCo, up to float32 rounding."""
+    if not PHYSICS[physics].is_installed:
+        pytest.skip(PHYSICS[physics].install_command)
+    np.testing.assert_allclose(positions(physics), positions("mujoco"), rtol=0, atol=1e-4)
+
+
+def positions(physics: str) -> np.ndarray:
+    """Positions after the reset and after each step of an episode and the next [steps, 2, nq]."""
+    with UnilabVectorEnv("CartpoleSwingup", 2, physics=physics, **LIMIT) as envs:
+        with pytest.raises(ResetNeeded, match=r"qpos\(\) before reset\(\)"):
+            envs.qpos()
+        envs.reset(seed=0)
+        found = [envs.qpos()]
+        for _ in range(checker.LIMIT + 2):
+            envs.step(ZEROS + 1.0)
+            found.append(envs.qpos())
+        return np.stack(found)
 
 
 def test_the_same_seed_gives_the_same_episodes(envs: UnilabVectorEnv) -> None:

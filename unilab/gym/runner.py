@@ -10,7 +10,6 @@ from gymnasium.vector import AutoresetMode
 
 from unilab.envs.batch import rows_of
 from unilab.envs.env import EnvState
-from unilab.envs.physics.mujoco import MujocoPhysics
 from unilab.gym.plan import GymPlan
 from unilab.runtime.memory import Memory
 
@@ -80,9 +79,7 @@ class StepRunner:
             self._arrays[f"obs/{group}"][:] = self.batch.state.obs[group]
 
     def _write_qpos(self) -> None:
-        physics = self.batch.physics
-        assert isinstance(physics, MujocoPhysics)
-        self._arrays["qpos"][:] = physics.rows.state[:, physics.columns("qpos")]
+        self._arrays["qpos"][:] = self.batch.physics.qpos
 
     def _control_all(self, state: EnvState, action: jax.Array) -> Any:
         return jax.vmap(self._env.control)(state, action)

@@ -122,9 +122,7 @@ class UnilabVectorEnv(gymnasium.vector.VectorEnv):
             ValueError: the actions have another shape, or hold NaN or infinities.
             WorkerError: a worker failed or died.
         """
-        self._require_open()
-        if not self._has_begun.all():
-            raise ResetNeeded("step() before reset()")
+        self._require_begun("step()")
         if self._mode is AutoresetMode.DISABLED and self._ended.any():
             how = 'reset(options={"reset_mask": terminated | truncated})'
             raise ResetNeeded(f"envs {_some(self._ended)} have ended and autoreset is disabled; call {how} first")
@@ -146,13 +144,16 @@ class UnilabVectorEnv(gymnasium.vector.VectorEnv):
         self._require_open()
         if self._frames is None:
             return None
-        if not self._has_begun.all():
-            raise ResetNeeded("render() before reset()")
+        self._require_begun("render()")
         return tuple(self._frames.draw(self.qpos()))
 
     def qpos(self) -> np.ndarray:
-        """Positions of the envs [N, nq], as MuJoCo has them."""
-        self._require_open()
+        """Positions of the envs [N, nq], as MuJoCo has them.
+
+        Raises:
+            ClosedEnvironmentError, ResetNeeded: there are none.
+        """
+        self._require_begun("qpos()")
         self._stepper.do("qpos")
         return self._stepper.arrays["qpos"].copy()
 
@@ -172,6 +173,11 @@ class UnilabVectorEnv(gymnasium.vector.VectorEnv):
     def _require_open(self) -> None:
         if self.closed or not self._stepper.is_open:
             raise ClosedEnvironmentError("the env is closed; make another")
+
+    def _require_begun(self, call: str) -> None:
+        self._require_open()
+        if not self._has_begun.all():
+            raise ResetNeeded(f"{call} before reset()")
 
     def _seeds(self, seed: Any) -> list[int | None]:
         """A seed for each env, None for those that go on."""
