@@ -1,8 +1,9 @@
 #!/bin/sh
-# All figures of docs/benchmarks.md, in about ten minutes on 2 quiet cores.
+# The figures of docs/benchmarks.md, the most important ones first; it tells how long each command takes.
 #
 #     benchmarks/all.sh [PYTHON]                    PYTHON: an interpreter with unilab (default: .venv/bin/python)
 #     SBX_PYTHON=sbx/bin/python benchmarks/all.sh   ... and SBX beside it, from an interpreter that has sbx-rl
+#     FULL=1 benchmarks/all.sh                      ... and the tables of physics, collecting, other back ends
 set -eu
 cd "$(dirname "$0")/.."
 python=${1:-.venv/bin/python}
@@ -15,20 +16,25 @@ bench() { # NAME VERB FLAGS...: figures into NAME.json and NAME.png
     name=$1
     shift
     echo "unilab bench $*"
+    began=$(date +%s)
     "$python" -m unilab bench "$@" --json $out/"$name".json --plot $out/"$name".png
+    echo "$name took $(($(date +%s) - began)) s"
 }
 
 # shellcheck disable=SC2086  # lists are lists
 {
-    bench physics physics --tasks $five --backends mujoco mjbatch mujoco-uni motrixsim --seconds 0.3
-    bench physics-all physics --num-envs 64 --seconds 0.3
-    bench env env --tasks $five --num-envs 64 256 1024 --backends mujoco envpool envpool-async --seconds 0.3
-    bench gymnasium env --tasks $five --num-envs 64 --backends mujoco gymnasium-sync gymnasium-async --seconds 0.3
-    bench backends env --backends mujoco mjbatch mujoco-uni --seconds 0.3
-    bench collect collect Go1JoystickFlat --num-envs 1024
-    bench scaling scaling --physics-us 20
-    bench learner learner --updates-per-env-step 1 8 --num-envs 4 $sbx
-    bench train train --num-envs 32 $sbx
+    bench env env --tasks $five --num-envs 64 256 1024 --backends mujoco mjbatch envpool envpool-async \
+        --seconds 0.3 --repeats 3
+    bench scaling scaling --physics-us 20 --stub-workers 16 64 --seconds 0.3 --repeats 3
+    bench learner learner --algo sac --updates-per-env-step 1 8 --num-envs 4 --repeats 3 $sbx
+    bench train train --num-envs 32 --repeats 3 $sbx
+    bench gymnasium env --num-envs 64 256 --backends mujoco gymnasium-sync gymnasium-async --seconds 0.3 --repeats 3
     bench incline incline
+    if [ -n "${FULL:-}" ]; then
+        bench physics physics --tasks $five --backends mujoco mjbatch mujoco-uni motrixsim --seconds 0.3
+        bench physics-all physics --num-envs 64 --seconds 0.3
+        bench backends env --backends mujoco mjbatch mujoco-uni --seconds 0.3
+        bench collect collect Go1JoystickFlat --num-envs 1024
+    fi
 }
 "$python" benchmarks/tables.py docs/benchmarks.md

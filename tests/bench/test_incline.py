@@ -36,4 +36,5 @@ def test_what_is_not_installed_is_skipped_with_the_way_to_get_it(monkeypatch: py
     monkeypatch.setattr(PhysicsEntry, "is_installed", property(lambda entry: entry.engine == ""))
     result = bench_incline(lambda text: None, ["mujoco", "mjx"])
     assert [row["backend"] for row in result["results"]] == ["mujoco"]
-    assert result["skipped"] == [{"backend": "mjx", "reason": "not installed; pip install 'unilab[mjx]'"}]
+    install = "pip install 'unilab[mjx]'"
+    assert result["skipped"] == [{"backend": "mjx", "reason": f"not installed; {install}", "install": install}]

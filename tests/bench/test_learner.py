@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +43,21 @@ def test_learner_gives_rows_of_the_common_form(small: None) -> None:
     (skipped,) = result["skipped"]
     assert skipped["backend"] == "sbx"
     assert "--sbx-python" in skipped["install"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 9}, "--steps says"),
+        ({"target": 1.0, "repeats": 2}, "--repeats has no effect with --target"),
+        ({"target": 1.0, "sbx_python": "python"}, "--sbx-python has no effect with --target"),
+        ({"sbx_vec_env": ("subproc",)}, "--sbx-vec-env has no effect without --sbx-python"),
+    ],
+)
+def test_train_refuses_what_it_would_ignore(options: dict[str, Any], message: str) -> None:
+    """An option without effect is an error before anything is trained."""
+    with pytest.raises(ValueError, match=message):
+        bench_train(ignore, **options)
 
 
 @pytest.mark.process

@@ -45,7 +45,8 @@ def bench_incline(tell: Tell, backends: Sequence[str] = tuple(PHYSICS)) -> dict[
             tell(f"incline: {name}")
             rows.append(_row(name))
         else:
-            skipped.append({"backend": name, "reason": f"not installed; {entry.install_command}"})
+            install = entry.install_command
+            skipped.append({"backend": name, "reason": f"not installed; {install}", "install": install})
     options = {"friction": FRICTION, "angles_deg": angles_deg(), "model": model_options(slopes(), SUBSTEPS)}
     return make_result("incline", options, rows, skipped)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -11,13 +10,14 @@ from typing import Any
 
 from unilab.bench.measure import median_ratio, spread
 from unilab.runtime.metrics import machine, versions
+from unilab.runtime.worker import ENVIRONMENT
+from unilab.runtime.xla import learner_threads
 
 COLUMNS = (
     "backend", "task", "num_envs", "workers", "env_steps_per_s", "spread", "ratio_to_default", "ratio_to_limit",
 )  # fmt: skip
 """What every row has. `spread` is (largest - smallest) / median of the repeats; ratios are medians of the ratios within
 a round, and None where there is nothing to compare with."""
-THREADS = ("NPROC", "OMP_NUM_THREADS", "XLA_FLAGS")
 COMPARED = ("envpool", "mjbatch", "mujoco-uni-runtime", "motrixsim-core", "mujoco-mjx", "sbx-rl")
 
 Row = dict[str, Any]
@@ -49,12 +49,17 @@ def make_result(
     return {
         "verb": verb,
         "date": time.strftime("%Y-%m-%d"),
-        "machine": machine() | {"threads": {name: os.environ.get(name) for name in THREADS}},
+        "machine": machine() | {"threads": threads()},
         "versions": versions() | _compared_versions(),
         "options": dict(options),
         "results": list(rows),
         "skipped": list(skipped),
     }
+
+
+def threads() -> dict[str, int]:
+    """Threads of XLA's pool in a worker and in this process, where the learner is; rows have those of EnvPool."""
+    return {"worker": int(ENVIRONMENT["NPROC"]), "learner": learner_threads()}
 
 
 def model_options(model: Any, substeps: int) -> dict[str, Any]:

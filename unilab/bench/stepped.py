@@ -154,7 +154,8 @@ def make_async(name: str, task: str, num_envs: int, workers: int, seconds: float
 
 def make_envpool(name: str, task: str, num_envs: int, workers: int, seconds: float) -> SteppedEnv:
     """EnvPool with so many threads, waiting for all envs."""
-    return SteppedPool(name, _envpool(task, num_envs, num_threads=workers), workers, seconds, num_envs=num_envs)
+    env = _envpool(task, num_envs, num_threads=workers)
+    return SteppedPool(name, env, workers, seconds, num_envs=num_envs, num_threads=workers)
 
 
 def make_envpool_async(name: str, task: str, num_envs: int, workers: int, seconds: float) -> SteppedEnv:
@@ -163,7 +164,7 @@ def make_envpool_async(name: str, task: str, num_envs: int, workers: int, second
 
     def make(batch: int) -> SteppedEnv:
         env = _envpool(task, num_envs, num_threads=workers, batch_size=batch)
-        return SteppedAsync(name, env, workers, seconds, num_envs=num_envs, batch_size=batch)
+        return SteppedAsync(name, env, workers, seconds, num_envs=num_envs, num_threads=workers, batch_size=batch)
 
     return _fastest(make, {num_envs // part for part in parts}, seconds)
 

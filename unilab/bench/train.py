@@ -22,33 +22,44 @@ from unilab.runtime.xla import set_learner_threads
 WARM_UP_ITERATIONS = 4
 """Passes of the main loop before the first that counts: some collect random actions, one compiles the update."""
 VEC_ENVS = ("dummy", "subproc")
+NUM_ENVS, REPEATS = 32, 5
 
 
 def bench_train(
-    tell: Tell, algo: Sequence[str] = ("sac",), tasks: Sequence[str] = DEFAULT_TASKS, num_envs: Sequence[int] = (32,),
-    workers: Sequence[int] = (), repeats: int = 5, target: float | None = None, steps: int | None = None,
-    sbx_python: str | None = None, sbx_vec_env: Sequence[str] = ("dummy",),
+    tell: Tell, algo: Sequence[str] = ("sac",), tasks: Sequence[str] = DEFAULT_TASKS, num_envs: Sequence[int] = (),
+    workers: Sequence[int] = (), repeats: int | None = None, target: float | None = None, steps: int | None = None,
+    sbx_python: str | None = None, sbx_vec_env: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Train end to end.
 
     Args:
+        num_envs: by default 32, or with a target the task's own number.
+        repeats: iterations that count, without a target; by default 5.
         target: return of an evaluation that ends the training. Without one, env steps per second are measured over
             `repeats` iterations, between which SBX trains for as many env steps: one update per env step on both sides,
             batch 256, two hidden layers of 256, the same number of envs, threads and steps between updates.
         steps: env steps after which a training to a target is given up; by default the task's own number.
         sbx_python: interpreter that has sbx-rl and gymnasium[mujoco]; without it SBX is skipped.
-        sbx_vec_env: "dummy" (one process) or "subproc" (a process for each env), or both.
+        sbx_vec_env: "dummy" (one process) or "subproc" (a process for each env), or both; by default the former.
+
+    Raises:
+        ValueError: an option that would have no effect beside the others.
     """
+    _require_effect(target, repeats, steps, sbx_python, sbx_vec_env)
+    repeats, sbx_vec_env = repeats or REPEATS, tuple(sbx_vec_env) or VEC_ENVS[:1]
     threads, rows = set_learner_threads(None), list[Row]()
     versions: dict[str, str] = {}
     for name in algo:
         for task in tasks:
-            for count in num_envs:
+            for count in tuple(num_envs) or (NUM_ENVS if target is None else None,):
                 for processes in tuple(workers) or (usable_cores(),):
                     if target is not None:
-                        config = make_config(task, name, workers=processes, **({"steps": steps} if steps else {}))
+                        given = {"workers": processes, "num_envs": count, "steps": steps}
+                        given = {key: value for key, value in given.items() if value is not None}
+                        config = make_config(task, name, **given).resolved()
                         rows.append(_to_target(config, task, target, tell))
                         continue
+                    assert count is not None
                     pace = _Pace(name, task, count, processes, repeats, tell)
                     rows += pace.measure(sbx_python, sbx_vec_env, threads)
                     versions |= pace.sbx_versions
@@ -58,6 +69,20 @@ def bench_train(
     }  # fmt: skip
     is_beside = target is not None or sbx_python is not None
     return make_result("train", options, rows, [] if is_beside else [sbx_skipped()])
+
+
+def _require_effect(
+    target: float | None, repeats: int | None, steps: int | None, sbx_python: str | None, sbx_vec_env: Sequence[str]
+) -> None:  # fmt: skip
+    """Refuse what would be ignored."""
+    if target is None and steps is not None:
+        raise ValueError("--steps says when a target is given up; give --target too, or leave --steps out")
+    if target is not None:
+        given = {"--repeats": repeats, "--sbx-python": sbx_python, "--sbx-vec-env": sbx_vec_env}
+        for flag in (flag for flag, value in given.items() if value):
+            raise ValueError(f"{flag} has no effect with --target, which times one training of ours; leave one out")
+    if sbx_vec_env and sbx_python is None:
+        raise ValueError("--sbx-vec-env has no effect without --sbx-python, the interpreter that has sbx-rl")
 
 
 def _to_target(config: Config, task: str, target: float, tell: Tell) -> Row:

@@ -72,7 +72,8 @@ MEASUREMENTS: dict[str, Measurement] = {
         "collecting and learning together, beside SBX's, or the time to a target",
         "unilab.bench.train:bench_train",
         {
-            "algo": ALGO, "tasks": TASK_NAMES, "num-envs": _numbers("numbers of envs (default: 32)"),
+            "algo": ALGO, "tasks": TASK_NAMES,
+            "num-envs": _numbers("numbers of envs (default: 32; to a target: the task's)"),
             "workers": WORKERS, "target": Flag(float, "train until an evaluation has this return", "RETURN"),
             "steps": Flag(int, "give a target up after so many env steps", "N"), "sbx-python": SBX_PYTHON,
             "sbx-vec-env": SBX_VEC_ENV,

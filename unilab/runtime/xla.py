@@ -20,13 +20,18 @@ def set_learner_threads(wanted: int | None) -> int:
     """
     if not _has_started():
         os.environ["NPROC"] = str(wanted or os.cpu_count() or 1)
-    threads = int(os.environ.get("NPROC") or usable_cores())
+    threads = learner_threads()
     if wanted is not None and wanted != threads:
         raise ValueError(
             f"learner_threads is {wanted}, but jax already runs with {threads} in this process; set it before the "
             f"first jax array is made, or set NPROC={wanted} in the environment"
         )
     return threads
+
+
+def learner_threads() -> int:
+    """Size of XLA's CPU pool in this process."""
+    return int(os.environ.get("NPROC") or usable_cores())
 
 
 def set_deterministic() -> None:
