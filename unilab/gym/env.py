@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 
 from unilab.envs.task import Task
@@ -50,6 +51,8 @@ class UnilabEnv(gymnasium.Env):
         given = np.asarray(action, np.float32)
         if given.shape != self.action_space.shape:
             raise ValueError(f"action has shape {given.shape}; allowed: {self.action_space.shape}")
+        if self._envs.ended[0]:
+            raise ResetNeeded("the episode has ended; call reset() first")
         obs, reward, terminated, truncated, infos = self._envs.step(given[None])
         return _first(obs), float(reward[0]), bool(terminated[0]), bool(truncated[0]), first_info(infos)
 

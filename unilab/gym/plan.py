@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode
 from unilab.config import replace
 from unilab.envs.batch import Batch, batch_row_shapes
 from unilab.envs.env import Env
-from unilab.envs.physics.registry import DEFAULT, PHYSICS
+from unilab.envs.physics.registry import DEFAULT, PHYSICS, physics_entry
 from unilab.envs.registry import find_task
 from unilab.envs.task import Task
 from unilab.runtime.layout import with_leading
@@ -115,6 +115,8 @@ class GymPlan:
         require("num_envs", envs, _is_count(envs) and envs >= 1, "a whole number of at least 1")
         allowed = f"0 (this process) to num_envs={envs}"
         require("num_workers", workers, _is_count(workers) and 0 <= workers <= envs, allowed)
+        if physics_entry(self.physics).on_device:
+            require("num_workers", workers, workers == 0, f"0, since {self.physics} steps on JAX's device")
         is_limit = limit is None or (_is_count(limit) and 1 <= limit < NO_LIMIT)
         require("max_episode_steps", limit, is_limit, "a whole number of at least 1, or -1 for no time limit")
 

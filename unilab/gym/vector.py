@@ -81,6 +81,11 @@ class UnilabVectorEnv(gymnasium.vector.VectorEnv):
         """Process numbers of the workers."""
         return self._stepper.pids
 
+    @property
+    def ended(self) -> np.ndarray:
+        """Which envs have ended in the last step and were not reset since [N]."""
+        return self._ended.copy()
+
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
@@ -180,17 +185,19 @@ class UnilabVectorEnv(gymnasium.vector.VectorEnv):
             raise ResetNeeded(f"{call} before reset()")
 
     def _seeds(self, seed: Any) -> list[int | None]:
-        """A seed for each env, None for those that go on."""
-        if seed is None and not self._has_begun.any():
-            first = self._first_seed
-            seed = int(self.np_random.integers(2**32)) if first is None else first
+        """A seed for each env, None for those that go on. One that has never begun gets a seed in any case."""
         if seed is None:
-            return [None] * self.num_envs
-        if isinstance(seed, int | np.integer):
+            seed = [None] * self.num_envs
+        elif isinstance(seed, int | np.integer):
             seed = range(_checked_seed(seed), _checked_seed(seed) + self.num_envs)
         if len(seed) != self.num_envs:
             raise ValueError(f"seed has {len(seed)} entries; allowed: one for each of {self.num_envs} envs")
-        return [None if each is None else _checked_seed(each) for each in seed]
+        seeds = [None if each is None else _checked_seed(each) for each in seed]
+        if None in seeds and not self._has_begun.all():
+            first = int(self.np_random.integers(2**32)) if self._first_seed is None else self._first_seed
+            for env in np.flatnonzero(~self._has_begun):
+                seeds[env] = first + int(env) if seeds[env] is None else seeds[env]
+        return seeds
 
     def _checked_actions(self, actions: Any) -> np.ndarray:
         given = np.asarray(actions, np.float32)
