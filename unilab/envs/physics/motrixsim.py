@@ -87,7 +87,8 @@ class MotrixsimPhysics:
         if "qvel_kick" in controls:
             kicked = self.qvel + controls["qvel_kick"]
             scene.set_dof_vel(_plain(kicked[:, self._to_vel]))
-        scene.actuator_ctrls = _plain(controls["ctrl"])
+        if controls["ctrl"].size:  # the engine panics at none
+            scene.actuator_ctrls = _plain(controls["ctrl"])
         self._model.step_n(scene, self._substeps)
         is_unstable = ~(np.abs(np.concatenate([self.qpos, self.qvel], axis=1)) <= MAX_VALUE).all(axis=1)
         self._collect_fields(np.flatnonzero(~is_unstable), is_reset=False)
