@@ -5,6 +5,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import psutil
 import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.utils.performance import benchmark_step, benchmark_vector_step
@@ -17,6 +18,7 @@ from unilab.envs.checker import LIMIT
 from unilab.gym.env import UnilabEnv
 from unilab.gym.registration import env_id, register
 from unilab.gym.vector import UnilabVectorEnv
+from unilab.runtime.errors import WorkerError
 
 TASK = Slider(limit=0.5)
 LIMITED: dict[str, Any] = {"max_episode_steps": LIMIT}
@@ -97,6 +99,23 @@ def test_pictures() -> None:
     assert [frame.shape for frame in first] == [(48, 64, 3)]
     assert not np.array_equal(first[0], moved[0])
     assert len(np.unique(first[0])) > 3
+    envs.close()
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("nothing_left")
+def test_a_drawing_process_that_dies() -> None:
+    """It is an error of one `render()`, the next of which starts another; the env goes on."""
+    envs = UnilabVectorEnv("CartpoleSwingup", 1, **LIMITED, render_mode="rgb_array", width=64, height=48)
+    _, before = pictures(envs)
+    drawing = [each for each in psutil.Process().children() if "unilab.runtime.worker" in each.cmdline()]
+    assert len(drawing) == 1
+    drawing[0].kill()
+    with pytest.raises(WorkerError, match=r"was killed by SIGKILL in 'draw'; the next render\(\) starts another"):
+        envs.render()
+    again = envs.render()
+    assert again is not None
+    np.testing.assert_array_equal(again[0], before[0])
     envs.close()
 
 

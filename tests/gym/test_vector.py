@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -217,6 +218,22 @@ def test_a_lost_worker(monkeypatch: pytest.MonkeyPatch, harm: Callable[[UnilabVe
             envs.step(ZEROS)
         with pytest.raises(ClosedEnvironmentError):
             envs.step(ZEROS)
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("nothing_left")
+def test_a_worker_that_dies_while_another_is_busy() -> None:
+    """A worker that has done its job and dies while the others go on is an error that says so."""
+    with UnilabVectorEnv(TASK, 2, num_workers=2, **LIMIT) as envs:
+        envs.reset(seed=0)
+        envs.step(ZEROS)  # from now on a step takes no time
+        first, second = envs.worker_pids
+        os.kill(second, signal.SIGSTOP)
+        killer = threading.Timer(1.0, os.kill, (first, signal.SIGKILL))
+        killer.start()
+        with pytest.raises(WorkerError, match=r"worker 0 \(pid \d+\) was killed by SIGKILL"):
+            envs.step(ZEROS)
+        killer.join()
 
 
 @pytest.mark.process

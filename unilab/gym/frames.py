@@ -17,6 +17,8 @@ from unilab.runtime.process import pickled
 from unilab.runtime.render import HINT, gl_backends, prepare_visuals, scene_option, tracking_camera
 from unilab.runtime.worker import ENVIRONMENT
 
+REMEDY = "the next render() starts another"
+
 
 @dataclass(frozen=True)
 class FramePlan:
@@ -91,11 +93,16 @@ class Frames:
 
         Raises:
             RuntimeError: no OpenGL works here.
+            WorkerError: the drawing process died or hangs; the next picture is drawn by another.
         """
         if self._workers is None:
             self._start(qpos)
         else:
-            self._draw(self._workers, qpos)
+            try:
+                self._draw(self._workers, qpos)
+            except BaseException:
+                self.close()
+                raise
         return np.array(self._arrays["rgb"])
 
     def _draw(self, workers: Workers, qpos: np.ndarray) -> None:
@@ -111,7 +118,7 @@ class Frames:
         reason = ""
         for backend in gl_backends():
             chosen = {"MUJOCO_GL": backend, "PYOPENGL_PLATFORM": backend} if backend else {}
-            workers = Workers(blob, tuple(fds.values()), 1, progress, {**ENVIRONMENT, **chosen})
+            workers = Workers(blob, tuple(fds.values()), 1, progress, {**ENVIRONMENT, **chosen}, REMEDY)
             try:
                 self._draw(workers, qpos)
             except WorkerError as error:
@@ -126,7 +133,7 @@ class Frames:
     def close(self) -> None:
         """End the drawing process. Safe to call twice."""
         if self._workers is not None:
-            self._arrays = {}
+            self._arrays, self._workers = {}, None
             self._close()
 
 

@@ -56,13 +56,15 @@ class Workers:
         num_workers: number of processes.
         progress: a word per worker that grows while it gets on.
         variables: of their environment.
+        remedy: what to do when one is lost, for the error.
     """
 
     def __init__(
         self, blob: bytes, fds: tuple[int, ...], num_workers: int, progress: np.ndarray,
-        variables: Mapping[str, str] = ENVIRONMENT,
+        variables: Mapping[str, str] = ENVIRONMENT, remedy: str = "the env is closed, make another",
     ) -> None:  # fmt: skip
         self._workers: list[WorkerProcess] = []
+        self._remedy = remedy
         self._watch = Watch(progress, HANG_AFTER_S)
         try:
             for number in range(num_workers):
@@ -79,6 +81,8 @@ class Workers:
         return [worker.process.pid for worker in self._workers]
 
     def do(self, job: str) -> None:
+        if not self._workers:
+            raise WorkerError(f"no worker is left for {job!r}; {self._remedy}")
         try:
             self._do(job)
         except BaseException:  # also Ctrl-C: what is half done cannot be gone on with
@@ -90,11 +94,12 @@ class Workers:
             worker.job = job
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its pipe says below that it is gone
                 worker.connection.send(job)
-        busy = {worker.connection.fileno(): worker for worker in self._workers}
+        workers = {worker.connection.fileno(): worker for worker in self._workers}
+        busy = dict(workers)
         while busy:
-            for fd, _ in self._poll.poll(1000 * POLL_S):
-                if self._is_done(busy[fd]):
-                    del busy[fd]
+            for fd, _ in self._poll.poll(1000 * POLL_S):  # who has done its job may die before the others have
+                if self._is_done(workers[fd]):
+                    busy.pop(fd, None)
             waiting = [(w.number, job, job not in w.known_kinds) for w in busy.values()]
             for number in self._watch.suspects(waiting):
                 self._workers[number].reap(kill=True)
@@ -105,7 +110,7 @@ class Workers:
             kind, content = worker.connection.recv()
         except (EOFError, OSError):  # the pipe is closed, perhaps in the middle of a message
             how = f"worker {worker.number} (pid {worker.process.pid}) {worker.reap()} in {worker.job!r}"
-            raise WorkerError(f"{how}; the env is closed, make another") from None
+            raise WorkerError(f"{how}; {self._remedy}") from None
         if kind == FAILED:
             raise WorkerError(f"worker {worker.number} failed in {worker.job!r}\n{content[1]}")
         if kind != DONE:  # it is ready for its first job
