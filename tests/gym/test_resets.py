@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
@@ -42,3 +43,13 @@ def test_workers_cannot_step_on_the_device() -> None:
     """Physics on JAX's device takes no workers, which only have the CPU."""
     with pytest.raises(ValueError, match="num_workers is 2; allowed: 0, since mjx steps on JAX's device"):
         UnilabVectorEnv(Slider(), 4, num_workers=2, physics="mjx")
+
+
+@pytest.mark.process
+@pytest.mark.timeout(60)
+@pytest.mark.filterwarnings("ignore:os.fork")
+def test_a_forked_process_is_told_not_to(capfd: pytest.CaptureFixture[str]) -> None:
+    """Gymnasium's asynchronous vector env forks where jax runs: an error that names the remedies, not a hang."""
+    with pytest.raises((EOFError, ConnectionError)):
+        gymnasium.make_vec("unilab/CartpoleSwingup-v0", num_envs=2, vectorization_mode="async")
+    assert "use num_workers= instead" in capfd.readouterr().err

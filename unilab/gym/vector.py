@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,16 @@ from unilab.gym.stepper import Stepper
 
 MAX_SEED = 2**64 - 1
 
+_is_forked = False
+
+
+def _note_fork() -> None:
+    global _is_forked
+    _is_forked = True
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
 
 class UnilabVectorEnv(gymnasium.vector.VectorEnv):
     """N envs of one task behind Gymnasium's interface for vector envs.
@@ -38,6 +49,7 @@ class UnilabVectorEnv(gymnasium.vector.VectorEnv):
 
     Raises:
         TypeError, ValueError: an argument is unknown or not allowed.
+        RuntimeError: the process was forked from one in which jax may run.
         WorkerError: a worker cannot be started, failed, or died. The env is closed then.
     """
 
@@ -46,6 +58,11 @@ class UnilabVectorEnv(gymnasium.vector.VectorEnv):
         max_episode_steps: int | None = None, autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         **keywords: Any,
     ) -> None:  # fmt: skip
+        if _is_forked:
+            raise RuntimeError(
+                "this process was forked from one in which jax may run, and would hang; use num_workers= instead of "
+                "Gymnasium's asynchronous vector env, or its context='forkserver'"
+            )
         settings, mode = make_settings(keywords), _autoreset_mode(autoreset_mode)
         self.task = settings.task(task)
         limit = self.task.episode_steps if max_episode_steps is None else max_episode_steps
