@@ -3,6 +3,7 @@
 #
 #     benchmarks/all.sh [PYTHON]                    PYTHON: an interpreter with unilab (default: .venv/bin/python)
 #     SBX_PYTHON=sbx/bin/python benchmarks/all.sh   ... and SBX beside it, from an interpreter that has sbx-rl
+#     ENVPOOL_MUJOCO_PYTHON=old/bin/python ...      ... and EnvPool's own limit, from one that has mujoco 3.6.0
 #     FULL=1 benchmarks/all.sh                      ... and the tables of physics, collecting, other back ends
 set -eu
 cd "$(dirname "$0")/.."
@@ -10,6 +11,7 @@ python=${1:-.venv/bin/python}
 out=docs/benchmarks
 five="HalfCheetah-v5 Hopper-v5 Walker2d-v5 Ant-v5 Humanoid-v5"
 sbx=${SBX_PYTHON:+--sbx-python $SBX_PYTHON}
+old=${ENVPOOL_MUJOCO_PYTHON:+--envpool-mujoco-python $ENVPOOL_MUJOCO_PYTHON}
 mkdir -p $out
 
 bench() { # NAME VERB FLAGS...: figures into NAME.json and NAME.png
@@ -23,8 +25,10 @@ bench() { # NAME VERB FLAGS...: figures into NAME.json and NAME.png
 
 # shellcheck disable=SC2086  # lists are lists
 {
-    bench env env --tasks $five --num-envs 64 256 1024 --backends mujoco mjbatch envpool envpool-async \
-        --seconds 0.3 --repeats 3
+    for envs in 256 1024 64; do
+        bench env-$envs env --tasks $five --num-envs $envs --backends mujoco mjbatch envpool envpool-async $old \
+            --seconds 0.3
+    done
     bench scaling scaling --physics-us 20 --stub-workers 16 64 --seconds 0.3 --repeats 3
     bench learner learner --algo sac --updates-per-env-step 1 8 --num-envs 4 --repeats 3 $sbx
     bench train train --num-envs 32 --repeats 3 $sbx

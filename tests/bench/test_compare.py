@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium
+import mujoco
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from unilab.bench.env import bench_env
 from unilab.bench.physics import bench_physics
-from unilab.bench.recording import SETTLE_STEPS
+from unilab.bench.recording import SETTLE_STEPS, record_physics
 from unilab.bench.result import COLUMNS
 from unilab.bench.stepped import SteppedAsync, SteppedEnv, _fastest
 
@@ -47,6 +50,30 @@ def test_physics_side_by_side(nothing_left: None) -> None:
     result = bench_physics(ignore, ("mujoco",), **TINY)
     assert [row["backend"] for row in result["results"]] == ["mujoco", "limit"]
     assert all(set(COLUMNS) <= set(row) for row in result["results"])
+
+
+@pytest.mark.process
+def test_envpools_limit_is_stepped_by_another_interpreter(nothing_left: None) -> None:
+    """Another interpreter's MuJoCo steps the recorded states; its version stands in the row, and in no other ratio."""
+    result = bench_env(ignore, ("mujoco",), **TINY, envpool_mujoco_python=sys.executable)
+    ours, limit, envpools = result["results"]
+    assert (limit["backend"], envpools["backend"]) == ("limit", "envpool-limit")
+    assert envpools["settings"] == {"mujoco": mujoco.__version__}
+    assert envpools["ratio_to_limit"] == 1.0
+    assert ours["ratio_to_limit"] == ours["env_steps_per_s"] / limit["env_steps_per_s"]
+
+
+def test_an_interpreter_without_mujoco_is_an_error(nothing_left: None, tmp_path: Path) -> None:
+    """One that is not there is told with the way to install it, and leaves nothing."""
+    with pytest.raises(ValueError, match=r"--envpool-mujoco-python .*cannot be started .*pip install mujoco==3.6.0"):
+        bench_env(ignore, ("mujoco",), **TINY, envpool_mujoco_python=str(tmp_path / "nowhere"))
+
+
+def test_what_physics_steps_is_what_its_limit_steps() -> None:
+    """The recorded states follow from each other: nothing restarts among them."""
+    recording = record_physics("InvertedPendulum-v5")  # falls within a few env steps
+    time = recording.part("time")[..., 0]
+    assert np.allclose(time, recording.env.task.control_dt * np.arange(len(time))[:, None])
 
 
 def test_a_task_that_others_lack_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:

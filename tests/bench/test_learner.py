@@ -89,5 +89,5 @@ def test_a_process_without_sbx_is_an_error(nothing_left: None, tmp_path: Path, m
     with pytest.raises(ValueError, match=r"cannot be started .*pip install sbx-rl"):
         Sbx("sbx", str(tmp_path / "nowhere"), {}, 1)
     monkeypatch.setattr(sbx, "PROGRAM", tmp_path / "missing.py")
-    with pytest.raises(ValueError, match=r"SBX's process ended.*pip install sbx-rl"):
+    with pytest.raises(ValueError, match=r"missing.py on .* ended.*pip install sbx-rl"):
         Sbx("sbx", sys.executable, {}, 1)

@@ -8,10 +8,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from unilab.bench.measure import Contender, Tell, close_all, interleaved
-from unilab.bench.raw import LIMIT, RawStepping
+from unilab.bench.raw import RawStepping
 from unilab.bench.recording import Recording, record
 from unilab.bench.result import Row, make_row, model_options
 from unilab.envs.physics.registry import DEFAULT
+
+
+def bare_steps(recording: Recording, group: Group, seconds: float) -> Contender:
+    """The physical limit of what steps with this environment's MuJoCo."""
+    return RawStepping(recording, group.num_envs, group.workers, seconds)
+
 
 DEFAULT_TASKS = ("HalfCheetah-v5",)
 DEFAULT_NUM_ENVS = (256,)
@@ -27,12 +33,13 @@ class Entry(Protocol):
     def install_command(self) -> str: ...
 
     @property
-    def has_limit(self) -> bool:
-        """Whether bare `mj_step` of this environment's MuJoCo is its physical limit."""
+    def limit(self) -> str | None:
+        """Name of what is its physical limit."""
 
 
 Make = Callable[[str, Recording, "Group", float], Contender]
-"""Makes a back end for a group; raises LookupError, with a reason, where it cannot do the task."""
+"""Makes a back end for a group, by name; raises LookupError, with a reason, where it cannot do the task."""
+MakeLimit = Callable[[Recording, "Group", float], Contender]
 
 
 @dataclass(frozen=True)
@@ -59,20 +66,24 @@ class Comparison:
     Args:
         entries: the back ends to compare, by name.
         make: makes one of them.
+        limits: makers of the physical limits, by name.
+        recording: of a task, what the limits step.
         seconds: how long each is stepped at a time.
         repeats: rounds that count.
         tell: shows progress.
     """
 
     def __init__(
-        self, entries: Mapping[str, Entry], make: Make, seconds: float, repeats: int, tell: Tell
+        self, entries: Mapping[str, Entry], make: Make, seconds: float, repeats: int, tell: Tell,
+        limits: Mapping[str, MakeLimit], recording: Callable[[str], Recording] = record,
     ) -> None:  # fmt: skip
         self._entries, self._make, self._seconds, self._repeats, self._tell = entries, make, seconds, repeats, tell
+        self._limits, self._recording = limits, recording
         self.rows: list[Row] = []
         self.skipped: list[dict[str, str]] = []
         for name, entry in entries.items():
             if not entry.is_installed:
-                self._skip(name, f"not installed; {entry.install_command}", install=entry.install_command)
+                self.skip(name, f"not installed; {entry.install_command}", install=entry.install_command)
 
     def run(self, tasks: Sequence[str], num_envs: Sequence[int], workers: Sequence[int]) -> None:
         """Measure every combination."""
@@ -81,15 +92,16 @@ class Comparison:
 
     def _measure(self, group: Group) -> None:
         self._tell(f"{group}: starting")
-        recording = record(group.task)
+        recording = self._recording(group.task)
         contenders: list[Contender] = []
         try:
             for name in [name for name, entry in self._entries.items() if entry.is_installed]:
                 try:
                     contenders.append(self._make(name, recording, group, self._seconds))
                 except LookupError as error:
-                    self._skip(name, str(error.args[0]), task=group.task)
-            contenders.append(RawStepping(recording, group.num_envs, group.workers, self._seconds))
+                    self.skip(name, str(error.args[0]), task=group.task)
+            for make_limit in self._limits.values():
+                contenders.append(make_limit(recording, group, self._seconds))
             rates = interleaved(contenders, self._repeats, self._tell, str(group))
         finally:
             close_all(contenders)
@@ -99,14 +111,16 @@ class Comparison:
     def _row(
         self, contender: Contender, group: Group, rates: Mapping[str, list[float]], options: dict[str, Any]
     ) -> Row:  # fmt: skip
-        has_limit = contender.name == LIMIT or self._entries[contender.name].has_limit
+        name = contender.name
+        limit = name if name in self._limits else self._entries[name].limit
         return make_row(
-            contender.name, group.task, getattr(contender, "num_envs", group.num_envs),
-            getattr(contender, "workers", group.workers), rates[contender.name], rates.get(DEFAULT),
-            rates[LIMIT] if has_limit else None, group=str(group), settings=getattr(contender, "settings", {}),
+            name, group.task, getattr(contender, "num_envs", group.num_envs),
+            getattr(contender, "workers", group.workers), rates[name], rates.get(DEFAULT),
+            rates.get(limit or ""), group=str(group), settings=getattr(contender, "settings", {}),
             model=options,
         )  # fmt: skip
 
-    def _skip(self, name: str, reason: str, **more: str) -> None:
+    def skip(self, name: str, reason: str, **more: str) -> None:
+        """List a back end as skipped, with the reason."""
         self._tell(f"skipped {name}: {reason}")
         self.skipped.append({"backend": name, "reason": reason, **more})

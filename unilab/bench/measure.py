@@ -22,6 +22,12 @@ class Contender(Protocol):
         """Leave nothing behind. Safe to call twice."""
 
 
+class Closable(Protocol):
+    """Something that leaves nothing behind when it is closed."""
+
+    def close(self) -> None: ...
+
+
 def interleaved(
     contenders: Sequence[Contender], repeats: int, tell: Tell, title: str = "", warm_up: int = 1
 ) -> dict[str, list[float]]:
@@ -37,7 +43,7 @@ def interleaved(
     return rates
 
 
-def close_all(contenders: Sequence[Contender]) -> None:
+def close_all(contenders: Sequence[Closable]) -> None:
     """Close each, also when one fails to."""
     for position, contender in enumerate(contenders):
         try:

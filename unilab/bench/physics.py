@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from unilab.bench.compare import DEFAULT_NUM_ENVS, DEFAULT_TASKS, Comparison, Group
+from unilab.bench.compare import DEFAULT_NUM_ENVS, DEFAULT_TASKS, Comparison, Group, bare_steps
 from unilab.bench.engines import engine_demands, worker_processes
 from unilab.bench.measure import Contender, Tell
-from unilab.bench.raw import RawStepping
-from unilab.bench.recording import Recording
+from unilab.bench.raw import LIMIT, RawStepping
+from unilab.bench.recording import Recording, record_physics
 from unilab.bench.result import make_result
 from unilab.config import usable_cores
 from unilab.envs.physics.base import UnsupportedError
@@ -26,7 +26,7 @@ class Engine:
     def __init__(self, name: str) -> None:
         entry = physics_entry(name)
         self.is_installed, self.install_command = entry.is_installed, entry.install_command
-        self.has_limit = entry.is_upstream
+        self.limit = LIMIT if entry.is_upstream else None
 
 
 def bench_physics(
@@ -44,7 +44,8 @@ def bench_physics(
         ValueError: a back end or task is unknown.
     """
     workers = tuple(workers) or (usable_cores(),)
-    comparison = Comparison({name: Engine(name) for name in backends}, _make, seconds, repeats, tell)
+    engines = {name: Engine(name) for name in backends}
+    comparison = Comparison(engines, _make, seconds, repeats, tell, {LIMIT: bare_steps}, record_physics)
     comparison.run(tasks, num_envs, workers)
     options = {"tasks": tasks, "num_envs": num_envs, "workers": workers, "seconds": seconds, "repeats": repeats}
     return make_result("physics", options, comparison.rows, comparison.skipped)

@@ -9,9 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from unilab.bench.engines import engine_demands, make_engine
 from unilab.envs.batch import Batch, own_rows
 from unilab.envs.env import Env
-from unilab.envs.physics.mujoco import MujocoPhysics, needs_rne_post
+from unilab.envs.physics.mujoco import MujocoPhysics, needs_rne_post, state_slices
+from unilab.envs.physics.registry import DEFAULT
 from unilab.envs.registry import find_task
 from unilab.runtime.unstable import recorded
 
@@ -30,6 +32,10 @@ class Recording:
 
     env: Env
     states: np.ndarray
+
+    def part(self, name: str) -> np.ndarray:
+        """A part of the states, such as "qpos" or "ctrl" [T, S, m]."""
+        return self.states[..., state_slices(self.env.model)[name]]
 
     @property
     def needs_rne_post(self) -> bool:
@@ -54,3 +60,18 @@ def record(task_name: str, num_envs: int = 64, num_steps: int = 32, seed: int = 
             controls: dict[str, Any] = control(batch.state, action)
             batch.step(t, action, {name: np.asarray(value) for name, value in controls.items()})
     return Recording(env, np.array(states[SETTLE_STEPS:]))
+
+
+@cache
+def record_physics(task_name: str) -> Recording:
+    """The states that follow from the first ones of `record(task_name)` and its controls where nothing restarts."""
+    recording = record(task_name)
+    env, states = recording.env, []
+    engine, _ = make_engine(DEFAULT, engine_demands(env), recording.states.shape[1])
+    assert isinstance(engine, MujocoPhysics)
+    qpos, qvel, ctrl = map(recording.part, ("qpos", "qvel", "ctrl"))
+    engine.reset(np.arange(len(qpos[0])), qpos[0], qvel[0], {})
+    with recorded(engine, lambda before, unstable: states.append(before)):
+        for controls in ctrl:
+            engine.step({"ctrl": controls.astype(np.float32)})
+    return Recording(env, np.array(states))

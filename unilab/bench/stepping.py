@@ -79,13 +79,12 @@ def _bare_pass(settings: StepSettings, states: np.ndarray, envs: np.ndarray) -> 
 def _engine_pass(settings: StepSettings, states: np.ndarray) -> Callable[[], float]:
     """A back end: reset to the first recorded states, then its `step` is timed under the recorded controls."""
     from unilab.bench.engines import make_engine
+    from unilab.envs.physics.mujoco import state_slices
 
-    model = settings.model
     engine, rows = make_engine(settings.engine, settings.demands, settings.num_envs)
-    nq, nv, nu = model.nq, model.nv, model.nu
-    qpos, qvel = states[0, :, 1 : 1 + nq], states[0, :, 1 + nq : 1 + nq + nv]  # after the time
-    first = mujoco.mj_stateSize(model, STATE.value & (mujoco.mjtState.mjSTATE_CTRL.value - 1))
-    controls = [np.ascontiguousarray(row[:, first : first + nu], np.float32) for row in states]
+    columns = state_slices(settings.model)
+    qpos, qvel = states[0, :, columns["qpos"]], states[0, :, columns["qvel"]]
+    controls = [np.ascontiguousarray(row[:, columns["ctrl"]], np.float32) for row in states]
     index = np.arange(settings.num_envs)
 
     def run() -> float:

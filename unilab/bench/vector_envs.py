@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from unilab.bench.envpool_limit import ENVPOOL_LIMIT
+from unilab.bench.raw import LIMIT
 from unilab.envs.physics.registry import PHYSICS
 from unilab.names import closest
 
@@ -23,14 +25,14 @@ class Backend:
         module: must be there to import.
         install_command: what installs it.
         physics: name of our physics back end, or None for another program's vector env.
-        has_limit: it steps with this environment's own MuJoCo, so that bare `mj_step` is its physical limit.
+        limit: name of its physical limit: bare `mj_step` of the MuJoCo that it steps with.
     """
 
     summary: str
     module: str
     install_command: str
     physics: str | None = None
-    has_limit: bool = True
+    limit: str | None = LIMIT
 
     @property
     def is_installed(self) -> bool:
@@ -47,15 +49,16 @@ BACKENDS: dict[str, Backend] = {
     **{
         name: Backend(
             f"ours: {entry.description}", "unilab", entry.install_command, physics=name,
-            has_limit=entry.is_upstream,
+            limit=LIMIT if entry.is_upstream else None,
         )
         for name, entry in PHYSICS.items()
     },
     "gymnasium-sync": Backend("Gymnasium's envs, one after the other", "gymnasium", "pip install 'gymnasium[mujoco]'"),
     "gymnasium-async": Backend("Gymnasium's envs, a process each", "gymnasium", "pip install 'gymnasium[mujoco]'"),
-    "envpool": Backend("EnvPool in C++, waiting for all envs", "envpool", "pip install envpool", has_limit=False),
+    "envpool": Backend("EnvPool in C++, waiting for all envs", "envpool", "pip install envpool", limit=ENVPOOL_LIMIT),
     "envpool-async": Backend(
-        "EnvPool in C++, taking the envs that are ready first", "envpool", "pip install envpool", has_limit=False
+        "EnvPool in C++, taking the envs that are ready first", "envpool", "pip install envpool",
+        limit=ENVPOOL_LIMIT,
     ),
 }  # fmt: skip
 

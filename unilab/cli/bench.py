@@ -32,6 +32,7 @@ WORKERS = _numbers("numbers of processes or threads (default: one per core)")
 SECONDS = Flag(float, "how long each is stepped at a time (default: 1)", "S")
 SBX_PYTHON = Flag(str, "interpreter that has sbx-rl, to measure SBX beside it", "PATH")
 SBX_VEC_ENV = Flag(tuple[Literal["dummy", "subproc"], ...], "SBX's vector envs (default: dummy)", "NAME ...")
+ENVPOOL_MUJOCO_PYTHON = Flag(str, "interpreter that has EnvPool's MuJoCo, for EnvPool's own limit", "PATH")
 COMMON = {
     "repeats": Flag(int, "rounds that count; medians are reported (default: 5)", "N"),
     "json": Flag(str, "write the figures to this file", "FILE"),
@@ -52,7 +53,8 @@ class Measurement:
 MEASUREMENTS: dict[str, Measurement] = {
     "physics": Measurement("raw stepping of the physics back ends", "unilab.bench.physics:bench_physics", STEPPING),
     "env": Measurement(
-        "whole env steps without a policy, beside Gymnasium's and EnvPool's", "unilab.bench.env:bench_env", STEPPING
+        "whole env steps without a policy, beside Gymnasium's and EnvPool's", "unilab.bench.env:bench_env",
+        {**STEPPING, "envpool-mujoco-python": ENVPOOL_MUJOCO_PYTHON},
     ),
     "collect": Measurement(
         "rollouts collected by the workers with a policy, beside the very same physics alone",

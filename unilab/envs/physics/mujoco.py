@@ -59,7 +59,7 @@ class MujocoPhysics:
         self.field_specs = field_specs(model, demands.fields)
         self.field_size = self.field_specs[-1].stop if self.field_specs else 0
         self.state_size = mujoco.mj_stateSize(model, STATE)
-        self._state_slices = _state_slices(self.model)
+        self._state_slices = state_slices(self.model)
         self._needs_rne_post = needs_rne_post(self.field_specs)
 
         self._randomised = tuple(demands.randomised)
@@ -280,7 +280,7 @@ def _slices(sizes: Sequence[int]) -> list[slice]:
     return [slice(int(a), int(b)) for a, b in pairwise(stops)]
 
 
-def _state_slices(model: mujoco.MjModel) -> dict[str, slice]:
+def state_slices(model: mujoco.MjModel) -> dict[str, slice]:
     """Columns of the parts of a state row that are read or written by name, in the order of mjtState's bits."""
     slices, start = {}, 0
     for bit in range(mujoco.mjtState.mjNSTATE.value):
