@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from unilab.envs.env import ACTION, ADVANCE, OBSERVATION, Env, EnvState, Outcome, stream_key
-from unilab.envs.physics.base import PhysicsRows
+from unilab.envs.physics.base import NOBODY, PhysicsRows
 from unilab.envs.physics.registry import DEFAULT, make_physics
 
 RESTART_SIZE = 16
@@ -107,7 +107,7 @@ class Batch:
 
         Returns NumPy arrays [S, ...].
         """
-        outcome = self._move(controls, self._advance, action, *self._keys, np.int32(t))
+        outcome = self._move(controls, NOBODY, self._advance, action, *self._keys, np.int32(t))
         self.restart(np.flatnonzero(outcome.terminated + outcome.truncated))
         return outcome
 
@@ -116,13 +116,13 @@ class Batch:
 
         The envs `resting` [K] do not take part: what becomes of them is undefined until they are restarted.
         """
-        outcome = self._move(controls, self._advance_alone, action, self._seed_keys, self.env_ids, self._steps)
+        outcome = self._move(controls, resting, self._advance_alone, action, self._seed_keys, self.env_ids, self._steps)
         self._steps += 1
         self._steps[resting] -= 1
         return outcome
 
-    def _move(self, controls: dict[str, np.ndarray], advance: Any, *args: Any) -> Outcome:
-        unstable = self.physics.step(controls)
+    def _move(self, controls: dict[str, np.ndarray], resting: np.ndarray, advance: Any, *args: Any) -> Outcome:
+        unstable = self.physics.step(controls, resting)
         fields = self.rows.physics.fields
         self._state, outcome = advance(self._state, fields, unstable, *args, self.curriculum)
         return jax.tree.map(np.asarray, outcome)

@@ -10,10 +10,9 @@ from gymnasium.vector import AutoresetMode
 
 from unilab.envs.batch import rows_of
 from unilab.envs.env import EnvState
+from unilab.envs.physics.base import NOBODY
 from unilab.gym.plan import GymPlan
 from unilab.runtime.memory import Memory
-
-NOBODY = np.zeros(0, int)
 
 
 class StepRunner:

@@ -15,6 +15,7 @@ import mujoco
 import numpy as np
 
 from unilab.envs.env import EnvState
+from unilab.envs.physics.base import NOBODY
 from unilab.envs.physics.mujoco import STATE, UNSTABLE, MujocoPhysics
 
 if TYPE_CHECKING:
@@ -85,10 +86,10 @@ def recorded(physics: MujocoPhysics, record: Callable[[np.ndarray, np.ndarray], 
     """
     step = physics.step
 
-    def recording_step(controls: Any) -> np.ndarray:
+    def recording_step(controls: Any, resting: np.ndarray = NOBODY) -> np.ndarray:
         physics.apply(controls)
         before = physics.rows.state.copy()
-        unstable = step({})
+        unstable = step({}, resting)
         record(before, unstable)
         return unstable
 

@@ -70,6 +70,10 @@ class PhysicsRows:
     fields: np.ndarray
 
 
+NOBODY = np.zeros(0, int)
+"""Indices of no env."""
+
+
 class PhysicsBackend(Protocol):
     """Steps `num_envs` copies of one model, made as `Backend(demands, num_envs)`.
 
@@ -96,8 +100,11 @@ class PhysicsBackend(Protocol):
     ) -> None:
         """Begin an episode in the envs `index` [K] at qpos [K, nq], qvel [K, nv], with model fields [K, ...]."""
 
-    def step(self, controls: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Advance all envs by one control step under controls [S, ...]; returns which became unstable [S]."""
+    def step(self, controls: Mapping[str, np.ndarray], resting: np.ndarray = NOBODY) -> np.ndarray:
+        """Advance all envs by one control step under controls [S, ...]; returns which became unstable [S].
+
+        The envs `resting` [K] may be left out, to save time: they are reset before anybody looks at them.
+        """
 
     @property
     def qpos(self) -> np.ndarray:

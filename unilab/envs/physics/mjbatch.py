@@ -45,7 +45,7 @@ class MjbatchPhysics(MujocoPhysics):
         super().reset(index, qpos, qvel, randomised)
         self._set_models(index)
 
-    def _simulate(self) -> np.ndarray:
+    def _simulate(self, resting: np.ndarray) -> np.ndarray:
         self._all_states[:] = self.rows.state
         self._all_warnings[:] = 0
         self._batch.step(nstep=self.substeps)

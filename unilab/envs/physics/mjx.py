@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unilab.envs.physics.base import Demands, FieldSpec, PhysicsRows, UnsupportedError, field_specs
+from unilab.envs.physics.base import NOBODY, Demands, FieldSpec, PhysicsRows, UnsupportedError, field_specs
 from unilab.envs.physics.mujoco import NEEDS_SET_CONST, needs_rne_post
 
 with contextlib.redirect_stdout(None):  # it prints that mujoco_warp, which is not used here, is not installed
@@ -178,7 +178,7 @@ class MjxPhysics:
             values = self._reset(qpos[block], qvel[block], {name: value[block] for name, value in randomised.items()})
             self._write(index[block], values)
 
-    def step(self, controls: Mapping[str, np.ndarray]) -> np.ndarray:
+    def step(self, controls: Mapping[str, np.ndarray], resting: np.ndarray = NOBODY) -> np.ndarray:
         rows = self.rows
         row = MjxRow(*(jnp.asarray(part, jnp.float32) for part in (rows.state, rows.model, rows.last, rows.fields)))
         new, is_unstable = self._step(row, {name: np.asarray(x, np.float32) for name, x in controls.items()})

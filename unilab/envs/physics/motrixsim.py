@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import mujoco
 import numpy as np
 
-from unilab.envs.physics.base import Demands, PhysicsRows, UnsupportedError, field_specs
+from unilab.envs.physics.base import NOBODY, Demands, PhysicsRows, UnsupportedError, field_specs
 
 os.environ.setdefault("RUST_LOG", "error")  # else the loader lists each option that it ignores
 import motrixsim
@@ -80,7 +80,7 @@ class MotrixsimPhysics:
         self._scene[is_chosen].reset(self._model, positions, velocities, forward_kinematic=True)
         self._collect_fields(index, is_reset=True)
 
-    def step(self, controls: Mapping[str, np.ndarray]) -> np.ndarray:
+    def step(self, controls: Mapping[str, np.ndarray], resting: np.ndarray = NOBODY) -> np.ndarray:
         scene = self._scene
         if scene is None:
             raise RuntimeError("these envs were not begun in this process; MotrixSim cannot take them over")

@@ -16,7 +16,7 @@ from typing import ClassVar
 import mujoco
 import numpy as np
 
-from unilab.envs.physics.base import Demands, FieldSpec, PhysicsRows, field_specs
+from unilab.envs.physics.base import NOBODY, Demands, FieldSpec, PhysicsRows, field_specs
 
 STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 
@@ -116,9 +116,9 @@ class MujocoPhysics:
                 np.copyto(target, source)
         self._collect_fields(index, is_reset=True)
 
-    def step(self, controls: Mapping[str, np.ndarray]) -> np.ndarray:
+    def step(self, controls: Mapping[str, np.ndarray], resting: np.ndarray = NOBODY) -> np.ndarray:
         self.apply(controls)
-        mask = self._simulate()
+        mask = self._simulate(resting)
         mask |= ~np.isfinite(self.qvel).all(axis=1)
         self._collect_fields(np.flatnonzero(~mask) if mask.any() else slice(None), is_reset=False)
         return mask
@@ -131,8 +131,9 @@ class MujocoPhysics:
     def qvel(self) -> np.ndarray:
         return self.rows.state[:, self._state_slices["qvel"]]
 
-    def _simulate(self) -> np.ndarray:
-        """Advance the state rows by one control step and fill the buffers; returns which envs had a warning [S]."""
+    def _simulate(self, resting: np.ndarray) -> np.ndarray:
+        """Advance the state rows by one control step and fill the buffers, but for the envs `resting` [K]; returns
+        which envs had a warning [S]."""
         model, data, substeps, stat, mean_inertias = (
             self.model, self.data, self.substeps, self._stat, self._mean_inertias
         )  # fmt: skip
@@ -141,8 +142,11 @@ class MujocoPhysics:
         data.warning.number[:] = 0
         warnings = memoryview(data.warning.number)  # live counters of this one MjData
         needs_rne_post, counts, unstable = self._needs_rne_post, warnings.tobytes(), []
+        skipped = frozenset(resting.tolist())
         envs = zip(self._state_rows, self._patch.copies, self._copies, strict=True)
         for env, (row, model_copies, field_copies) in enumerate(envs):
+            if env in skipped:
+                continue
             for target, source in model_copies:
                 copyto(target, source)
             if mean_inertias:

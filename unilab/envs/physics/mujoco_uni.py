@@ -64,7 +64,7 @@ class MujocoUniPhysics(MujocoPhysics):
         super().reset(index, qpos, qvel, randomised)
         self._write_pool(index)
 
-    def _simulate(self) -> np.ndarray:
+    def _simulate(self, resting: np.ndarray) -> np.ndarray:
         rows = self.rows.state
         controls = np.repeat(rows[:, None, self._control_columns], self.substeps, axis=1)
         states, sensors = self._pool.step(
