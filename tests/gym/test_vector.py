@@ -20,6 +20,7 @@ from tiny import Slider
 from unilab.envs import checker
 from unilab.envs.checker import check_sequences
 from unilab.envs.physics.registry import PHYSICS
+from unilab.envs.registry import find_task
 from unilab.gym.env import UnilabEnv
 from unilab.gym.vector import UnilabVectorEnv
 from unilab.runtime.errors import WorkerError
@@ -50,6 +51,44 @@ def test_sequences_in_this_process(mode: AutoresetMode) -> None:
 def test_sequences_with_workers(mode: AutoresetMode) -> None:
     """The same holds with worker processes, which leave nothing behind; observations come as a dict here."""
     check_sequences(TASK, partial(UnilabEnv, obs="dict"), partial(UnilabVectorEnv, obs="dict"), mode, 2)
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("nothing_left")
+def test_sequences_of_a_robot_that_falls() -> None:
+    """The same holds for a task of the suite, whose envs end by themselves and are restarted by their workers."""
+    check_sequences(find_task("Hopper-v5")(), UnilabEnv, UnilabVectorEnv, AutoresetMode.SAME_STEP, 2)
+
+
+class CountingConnection:
+    """Counts the messages that go each way."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self.fileno, self.close = connection.fileno, connection.close
+        self.sent = self.received = 0
+
+    def send(self, message: Any) -> None:
+        self.sent += 1
+        self._connection.send(message)
+
+    def recv(self) -> Any:
+        self.received += 1
+        return self._connection.recv()
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("nothing_left")
+def test_a_step_is_one_message_each_way() -> None:
+    """However many envs a worker has, a step costs one message to it and one from it."""
+    with UnilabVectorEnv(TASK, 6, num_workers=2, seed=1, **LIMIT) as envs:
+        envs.reset()
+        workers = envs._stepper._team._workers  # type: ignore[attr-defined]
+        for worker in workers:
+            worker.connection = CountingConnection(worker.connection)
+        for _ in range(3):
+            envs.step(np.zeros((6, 1), np.float32))
+        assert [(w.connection.sent, w.connection.received) for w in workers] == [(3, 3), (3, 3)]
 
 
 @pytest.mark.parametrize("physics", PHYSICS)
