@@ -1,4 +1,4 @@
-"""What each physics back end can do, how far it agrees with the default one and how fast it is, found out by running.
+"""What each physics back end can do, and how far it agrees with the default one, found out by running.
 
     python -m unilab.bench.backends [--tasks TASK ...] [--into FILE]
 
@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import statistics
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,21 +18,19 @@ import jax
 import mujoco
 import numpy as np
 
+from unilab.bench.engines import make_engine
 from unilab.envs.env import Env
-from unilab.envs.physics.base import Demands, PhysicsBackend, PhysicsRows
-from unilab.envs.physics.mujoco import STATE, MujocoPhysics
-from unilab.envs.physics.registry import DEFAULT, PHYSICS, can_do, make_physics, physics_class
+from unilab.envs.physics.base import Demands, PhysicsBackend
+from unilab.envs.physics.registry import DEFAULT, PHYSICS, can_do, physics_class
 from unilab.envs.registry import TASKS, find_task
 from unilab.envs.task import Delta
 from unilab.runtime.metrics import versions
 
-COMPARED = ("CartpoleSwingup", "InvertedPendulum-v5", "HalfCheetah-v5", "Ant-v5", "Go1JoystickFlat")
 FIELDS = ("sensordata", "xpos", "site_xpos", "cvel", "actuator_force", "qfrc_constraint", "cfrc_ext")
 RANDOMISED = ("geom_friction", "body_mass", "actuator_gainprm", "dof_damping", "jnt_axis")
 CONTROLS = ("xfrc_applied", "qvel_kick")
 STEPS = (1, 10, 100)
 NUM_ENVS = 8
-FIELDS_TIMED, SHARD = ("qpos", "qvel", "sensordata"), 128
 MARKS = ("<!-- backends: begin -->", "<!-- backends: end -->")
 
 PROBE = """
@@ -98,13 +94,12 @@ def drift(env: Env, names: Sequence[str]) -> dict[str, list[float]]:
     """
     wanted = dataclasses.replace(env.demands, fields=("qpos", "qvel"), randomised=(), controls=("ctrl",))
     able = [DEFAULT, *(name for name in names if can_do(name, wanted))]
-    backends = {name: make_physics(name, wanted, NUM_ENVS) for name in able}
+    backends = {name: make_engine(name, wanted, NUM_ENVS)[0] for name in able}
     ids = np.arange(NUM_ENVS, dtype=np.int32)
     key, curriculum = jax.random.key(0), jax.tree.map(np.asarray, env.task.curriculum())
     begin = jax.jit(jax.vmap(env.begin, in_axes=(None, 0, 0, None)))
     qpos, qvel, _, state = jax.tree.map(np.asarray, begin(key, ids, ids, curriculum))
     for backend in backends.values():
-        backend.attach(empty_rows(backend, NUM_ENVS))
         backend.reset(ids, qpos, qvel, {})
     low, high = env.task.action_bounds(env.model) or (-np.ones(env.action_size), np.ones(env.action_size))
     actions = np.random.default_rng(0).uniform(low, high, (max(STEPS), NUM_ENVS, env.action_size)).astype(np.float32)
@@ -118,67 +113,6 @@ def drift(env: Env, names: Sequence[str]) -> dict[str, list[float]]:
             for name, distances in found.items():
                 distances.append(_distance(backends[name], backends[DEFAULT]))
     return found
-
-
-def speed(tasks: Sequence[str]) -> str:
-    """A Markdown table: one row a task, the time of a control step of a shard in one thread."""
-    names = [name for name, entry in PHYSICS.items() if entry.is_installed and not entry.on_device]
-    rows = []
-    for task in tasks:
-        times = control_step_us(Env(find_task(task)()), names)
-        limit = times.pop("")
-        shares = [f"{statistics.median(limit / times[name]):.2f}" if name in times else "cannot" for name in names]
-        rows.append([task, f"{statistics.median(limit):.1f} us", *shares])
-        print(f"{task}: {rows[-1][1:]}", file=sys.stderr, flush=True)
-    return _table(("task", "`mj_step` alone", *(f"`{name}`" for name in names)), rows)
-
-
-def control_step_us(env: Env, names: Sequence[str], repeats: int = 60) -> dict[str, np.ndarray]:
-    """Microseconds per env of the control steps of a shard [repeats], by back end, in turn; "" is `mj_step` alone.
-
-    Without randomisation, reading positions, velocities and sensors; random controls. It is the processor's time: other
-    programs take wall time, but not that.
-    """
-    wanted = dataclasses.replace(env.demands, fields=FIELDS_TIMED, randomised=(), controls=("ctrl",))
-    backends = {name: make_physics(name, wanted, SHARD) for name in names if can_do(name, wanted)}
-    default = backends[DEFAULT]
-    assert isinstance(default, MujocoPhysics)
-    ids, key = np.arange(SHARD, dtype=np.int32), jax.random.key(0)
-    begin = jax.jit(jax.vmap(env.begin, in_axes=(None, 0, 0, None)))
-    qpos, qvel, *_ = jax.tree.map(np.asarray, begin(key, ids, ids, jax.tree.map(np.asarray, env.task.curriculum())))
-    for backend in backends.values():
-        backend.attach(empty_rows(backend, SHARD))
-        backend.reset(ids, qpos, qvel, {})
-    low, high = np.where(env.model.actuator_ctrllimited[:, None], env.model.actuator_ctrlrange, (-1.0, 1.0)).T
-    rng = np.random.default_rng(0)
-    times: dict[str, list[float]] = {name: [] for name in ("", *backends)}
-    for _ in range(repeats):
-        controls = {"ctrl": rng.uniform(low, high, (SHARD, env.model.nu)).astype(np.float32)}
-        default.apply(controls)
-        times[""].append(_mj_step_alone(default))
-        for name, backend in backends.items():
-            start = time.process_time()
-            backend.step(controls)
-            times[name].append(time.process_time() - start)
-    return {name: 1e6 * np.array(values[repeats // 10 :]) / SHARD for name, values in times.items()}
-
-
-def _mj_step_alone(physics: MujocoPhysics) -> float:
-    """Seconds that the next control step of all envs spends in `mj_step`; the envs stay as they are."""
-    model, data, seconds = physics.model, mujoco.MjData(physics.model), 0.0
-    for row in physics.rows.state:
-        mujoco.mj_setState(model, data, row, STATE)
-        start = time.process_time()
-        mujoco.mj_step(model, data, physics.substeps)
-        seconds += time.process_time() - start
-    return seconds
-
-
-def empty_rows(backend: PhysicsBackend, num_envs: int) -> PhysicsRows:
-    """Rows for a back end that no bank holds."""
-    sizes = (backend.state_size, backend.model_size, backend.last_size)
-    state, model, last = (np.zeros((num_envs, size)) for size in sizes)
-    return PhysicsRows(state, model, last, np.zeros((num_envs, backend.field_size), np.float32))
 
 
 def _distance(one: PhysicsBackend, other: PhysicsBackend) -> float:
@@ -214,17 +148,12 @@ def report(tasks: Sequence[str]) -> str:
     head = f"mujoco {mujoco.__version__}, jax {versions()['jax']}, {engines}."
     probed = f"Fields tried: {', '.join(FIELDS)}. Randomisation tried: {', '.join(RANDOMISED)}."
     distance = "Distance from `mujoco` after 1 / 10 / 100 env steps, nominal models, the same random actions:"
-    timed = (
-        f"Processor time that a control step of a shard of {SHARD} envs spends in `mj_step`, per env, in one thread, "
-        "and that time as a share of each back end's whole control step (above 1: less than upstream's `mj_step`):"
-    )
-    parts = (f"{head} {probed}", capabilities(), distance, agreement(tasks), timed, speed(tasks))
-    return "\n\n".join(parts)
+    return "\n\n".join((f"{head} {probed}", capabilities(), distance, agreement(tasks)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m unilab.bench.backends", description=__doc__)
-    parser.add_argument("--tasks", nargs="+", default=COMPARED, choices=TASKS, metavar="TASK", help="to compare on")
+    parser.add_argument("--tasks", nargs="+", default=tuple(TASKS), choices=TASKS, metavar="TASK", help="to compare on")
     parser.add_argument("--into", type=Path, metavar="FILE", help="put the tables between the marks in this file")
     arguments = parser.parse_args()
     text = report(arguments.tasks)
