@@ -57,6 +57,18 @@ class Go1State(NamedTuple):
     """Feet in the world after the last control step [4, 3], m."""
 
 
+OFF_POLICY = {
+    "steps": 3_000_000, "num_envs": 512, "eval_every": 500_000, "algo.rollout_steps": 4,
+    "algo.replay_steps": 262_144, "algo.warm_up_steps": 10_240, "algo.updates_per_env_step": 1 / 64,
+    "algo.batch_size": 512, "algo.n_step": 3, "algo.discount": 0.97, "algo.polyak": 0.02,
+    "algo.learning_rate": 3e-4, "algo.critic_learning_rate": 5e-4,
+    "algo.critic_atoms": 101, "algo.value_range": (-6.0, 4.0),
+    "algo.actor_hidden": (256, 128), "algo.critic_hidden": (256, 256), "algo.activation": "elu",
+    "algo.layer_norm": True, "algo.mirror": "networks", "algo.normalize_obs": True,
+}  # fmt: skip
+"""What SAC and TD3 share."""
+
+
 @dataclass(frozen=True)
 class Go1JoystickFlat(Task):
     """A Unitree Go1 follows velocity commands on flat ground.
@@ -126,15 +138,9 @@ class Go1JoystickFlat(Task):
     termination_metric: ClassVar = "fall_rate"
     train_defaults: ClassVar = {
         "ppo": {"steps": 8_000_000, "num_envs": 512, "eval_every": 2_000_000, "algo.entropy_weight": 0.002},
-        "sac": {
-            "steps": 3_000_000, "num_envs": 512, "eval_every": 500_000, "algo.rollout_steps": 4,
-            "algo.replay_steps": 262_144, "algo.warm_up_steps": 10_240, "algo.updates_per_env_step": 1 / 64,
-            "algo.batch_size": 512, "algo.n_step": 3, "algo.discount": 0.97, "algo.polyak": 0.02,
-            "algo.learning_rate": 3e-4, "algo.critic_learning_rate": 5e-4,
-            "algo.critic_atoms": 101, "algo.value_range": (-6.0, 4.0), "algo.critic_reduction": "mean",
-            "algo.actor_hidden": (256, 128), "algo.critic_hidden": (256, 256), "algo.activation": "elu",
-            "algo.layer_norm": True, "algo.mirror": "networks", "algo.normalize_obs": True,
-            "algo.init_temperature": 1e-3, "algo.init_std": 0.17,
+        "sac": OFF_POLICY | {"algo.critic_reduction": "mean", "algo.init_temperature": 1e-3, "algo.init_std": 0.17},
+        "td3": OFF_POLICY | {
+            "algo.exploration_std": (0.1, 0.6), "algo.target_noise": 0.2, "algo.target_noise_clip": 0.5,
         },
     }  # fmt: skip
 
