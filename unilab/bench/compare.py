@@ -13,12 +13,6 @@ from unilab.bench.recording import Recording, record
 from unilab.bench.result import Row, make_row, model_options
 from unilab.envs.physics.registry import DEFAULT
 
-
-def bare_steps(recording: Recording, group: Group, seconds: float) -> Contender:
-    """The physical limit of what steps with this environment's MuJoCo."""
-    return RawStepping(recording, group.num_envs, group.workers, seconds)
-
-
 DEFAULT_TASKS = ("HalfCheetah-v5",)
 DEFAULT_NUM_ENVS = (256,)
 
@@ -58,6 +52,11 @@ class Group:
 
     def __str__(self) -> str:
         return f"{self.task}, {self.num_envs} envs, {self.workers} worker{'s' * (self.workers > 1)}"
+
+
+def bare_steps(recording: Recording, group: Group, seconds: float) -> Contender:
+    """The physical limit of what steps with this environment's MuJoCo."""
+    return RawStepping(recording, group.num_envs, group.workers, seconds)
 
 
 class Comparison:

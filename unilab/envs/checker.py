@@ -23,6 +23,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from unilab.envs.batch import Batch, own_rows
 from unilab.envs.env import Env
+from unilab.envs.physics.base import NOBODY
 from unilab.envs.task import Task
 
 LIMIT = 4
@@ -218,6 +219,6 @@ class Player:
         """One env step under actions [N, A]: its outcome, and the totals of the step [N, columns]."""
         batch = self._batch
         controls = {name: np.asarray(value) for name, value in self._control(batch.state, action).items()}
-        outcome = batch.step_alone(action, controls, np.zeros(0, int))
+        outcome = batch.step_alone(action, controls, NOBODY)
         batch.restart(np.flatnonzero(outcome.terminated + outcome.truncated))
         return outcome, np.asarray(batch.state.step_totals)
