@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from unilab.bench.result import skip_reasons
+
 COLUMNS = {
     "backend": "", "algo": "algorithm", "task": "task", "num_envs": "envs", "workers": "workers", "device": "device",
     "updates_per_env_step": "updates per env step", "updates_per_s": "updates/s", "env_steps_per_s": "env steps/s",
@@ -31,8 +33,8 @@ def table(result: dict[str, Any]) -> str:
     names = [name for name in COLUMNS if any(row.get(name) is not None for row in rows)]
     lines = [f"| {' | '.join(COLUMNS[name] for name in names)} |", "|---" * len(names) + "|"]
     lines += [f"| {' | '.join(_cell(row.get(name)) for name in names)} |" for row in rows]
-    skipped = sorted({f"{each['backend']}: {each['reason']}" for each in result["skipped"]})
-    lines += ["", *(f"Skipped: {each}." for each in skipped), ""] if skipped else [""]
+    skipped = skip_reasons(result)
+    lines += ["", *(f"- Skipped: {each}." for each in skipped), ""] if skipped else [""]
     return "\n".join([*lines, f"{result['machine']['cores_usable']} cores, {result['date']}."])
 
 

@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from unilab.bench.env import bench_env
 from unilab.bench.physics import bench_physics
 from unilab.bench.recording import SETTLE_STEPS, record_physics
-from unilab.bench.result import COLUMNS
+from unilab.bench.result import COLUMNS, skip_reasons
 from unilab.bench.stepped import SteppedAsync, SteppedEnv, _fastest
 
 TINY: dict[str, Any] = {
@@ -82,6 +82,13 @@ def test_a_task_that_others_lack_is_skipped(monkeypatch: pytest.MonkeyPatch) -> 
 
     with pytest.raises(LookupError, match="it has no task CartpoleSwingup"):
         make_stepped("gymnasium-sync", "CartpoleSwingup", 1, 1, 0.01)
+
+
+def test_what_is_skipped_names_the_task_once() -> None:
+    """A back end that cannot do one of the tasks is listed with that task, once for all numbers of envs."""
+    skipped = [{"backend": "b", "reason": "no", "task": task} for task in ("Ant-v5", "Ant-v5", "Humanoid-v5")]
+    skipped.append({"backend": "c", "reason": "not installed"})
+    assert skip_reasons({"skipped": skipped}) == ["b on Ant-v5: no", "b on Humanoid-v5: no", "c: not installed"]
 
 
 @pytest.mark.parametrize("bench", [bench_env, bench_physics])

@@ -85,8 +85,17 @@ def table(result: Mapping[str, Any]) -> str:
     cells = [[*shown, *extra], *([_text(row.get(name)) for name in [*shown, *extra]] for row in result["results"])]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in cells]
-    skipped = [f"skipped {each['backend']}: {each['reason']}" for each in result["skipped"]]
+    skipped = [f"skipped {reason}" for reason in skip_reasons(result)]
     return "\n".join([*(lines if result["results"] else []), *skipped])
+
+
+def skip_reasons(result: Mapping[str, Any]) -> list[str]:
+    """What was skipped, on which task if not on all, and why."""
+    reasons = []
+    for each in result["skipped"]:
+        where = f" on {each['task']}" if "task" in each else ""
+        reasons.append(f"{each['backend']}{where}: {each['reason']}")
+    return list(dict.fromkeys(reasons))
 
 
 _EXTRA = (
