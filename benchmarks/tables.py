@@ -29,13 +29,17 @@ COLUMNS = {
 
 def table(result: dict[str, Any]) -> str:
     """The rows of a result as a Markdown table, with the machine, the date and what was skipped below."""
-    rows = result["results"]
+    rows, machine = result["results"], result["machine"]
     names = [name for name in COLUMNS if any(row.get(name) is not None for row in rows)]
     lines = [f"| {' | '.join(COLUMNS[name] for name in names)} |", "|---" * len(names) + "|"]
     lines += [f"| {' | '.join(_cell(row.get(name)) for name in names)} |" for row in rows]
     skipped = skip_reasons(result)
     lines += ["", *(f"- Skipped: {each}." for each in skipped), ""] if skipped else [""]
-    return "\n".join([*lines, f"{result['machine']['cores_usable']} cores, {result['date']}."])
+    return "\n".join([*lines, f"{machine['cores_usable']} cores ({_processor(machine['cpu'])}), {result['date']}."])
+
+
+def _processor(name: str) -> str:
+    return name.replace("(R)", "").removesuffix(" Processor")
 
 
 def _cell(value: Any) -> str:
