@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from unilab.algos.registry import ALGORITHMS, config_class
+from unilab.cores import usable_cores
 from unilab.envs.physics.registry import DEFAULT, physics_entry
 from unilab.envs.registry import find_task, task_source
 from unilab.envs.task import Task
@@ -195,13 +196,6 @@ def default_shard_size(num_envs: int) -> int:
     """Envs in a shard for so many envs: at least four shards where that is possible, and at most 256 envs in each."""
     largest = max(1, min(MAX_SHARD_SIZE, num_envs // MIN_SHARDS))
     return next(size for size in range(largest, 0, -1) if num_envs % size == 0)
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def make_config(task: str | Task, algo: str = "ppo", **overrides: Any) -> Config:

@@ -13,7 +13,7 @@ from unilab.bench.raw import LIMIT
 from unilab.bench.recording import Recording
 from unilab.bench.result import make_result
 from unilab.bench.vector_envs import BACKENDS, find_backend, make_stepped
-from unilab.config import usable_cores
+from unilab.cores import usable_cores
 
 
 def bench_env(

@@ -11,7 +11,7 @@ from unilab.bench.measure import Contender, Tell
 from unilab.bench.raw import LIMIT, RawStepping
 from unilab.bench.recording import Recording, record_physics
 from unilab.bench.result import make_result
-from unilab.config import usable_cores
+from unilab.cores import usable_cores
 from unilab.envs.physics.base import UnsupportedError
 from unilab.envs.physics.registry import PHYSICS, make_physics, physics_entry
 

@@ -19,7 +19,8 @@ from unilab.bench.raw import LIMIT, RawStepping
 from unilab.bench.recording import record
 from unilab.bench.result import Row, make_result, make_row, model_options
 from unilab.bench.stub import StubSettings
-from unilab.config import make_config, usable_cores
+from unilab.config import make_config
+from unilab.cores import usable_cores
 from unilab.runtime.plan import Plan
 
 SHARD_SIZE = 128

@@ -14,7 +14,8 @@ from unilab.bench.learner import OURS, ROLLOUT_STEPS, learner_config, sbx_settin
 from unilab.bench.measure import Tell, close_all
 from unilab.bench.result import Row, make_result, make_row
 from unilab.bench.sbx import Sbx
-from unilab.config import Config, make_config, usable_cores
+from unilab.config import Config, make_config
+from unilab.cores import usable_cores
 from unilab.runtime.plan import Plan
 from unilab.runtime.train import train
 from unilab.runtime.xla import set_learner_threads

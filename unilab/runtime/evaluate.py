@@ -6,7 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from unilab.config import Config, default_shard_size, usable_cores
+from unilab.config import Config, default_shard_size
+from unilab.cores import usable_cores
 from unilab.envs.physics.registry import physics_entry
 from unilab.envs.task import Task
 from unilab.runtime.checkpoint import CheckpointError, load_checkpoint

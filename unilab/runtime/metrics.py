@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from unilab.cores import usable_cores
+
 METRICS_FILE = "metrics.jsonl"
 TENSORBOARD_FOLDER = "tensorboard"
 
@@ -254,13 +256,12 @@ def machine() -> dict[str, Any]:
     """The computer of a run: operating system, CPU type, cores, cores this process may use, memory in bytes."""
     import psutil
 
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "platform": platform.platform(),
         "architecture": platform.machine(),
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
-        "cores_usable": usable,
+        "cores_usable": usable_cores(),
         "memory_bytes": psutil.virtual_memory().total,
     }
 

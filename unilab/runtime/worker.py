@@ -10,9 +10,12 @@ import pickle
 import signal
 import sys
 import threading
+import time
 import traceback
 from multiprocessing.connection import Connection
 from typing import Any
+
+from unilab.cores import usable_cores
 
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
@@ -25,6 +28,10 @@ ENVIRONMENT = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1e9",
 }
 """Variables that a worker is started with: one thread, and none of the learner's XLA settings."""
+
+SPIN_S = 1e-3
+"""How long a worker looks for its next job before it sleeps [s], since being woken takes time too. Workers that
+outnumber the cores sleep at once."""
 
 READY, DONE, FAILED = "ready", "done", "failed"
 
@@ -42,15 +49,19 @@ def serve(connection: Connection, number: int) -> None:
         shapes = dict(plan.layout.items())
         runner = make_runner(plan, {name: Memory(shapes[name], fd) for name, fd in fds.items()}, number)
         connection.send((READY, None))
-        while (job := _next_job(connection)) is not None:
+        spin_s = SPIN_S if number < usable_cores() else 0.0
+        while (job := _next_job(connection, spin_s)) is not None:
             connection.send((DONE, runner.run(job)))
     except BaseException:
         connection.send((FAILED, (job, traceback.format_exc())))
 
 
-def _next_job(connection: Connection) -> Any:
+def _next_job(connection: Connection, spin_s: float) -> Any:
     """The next job, or None when the parent has closed the pipe."""
+    end = time.perf_counter() + spin_s
     try:
+        while not connection.poll() and time.perf_counter() < end:
+            os.sched_yield()  # the parent may want this core
         return connection.recv()
     except (EOFError, ConnectionResetError):
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from unilab.config import usable_cores
+from unilab.cores import usable_cores
 
 DETERMINISTIC_FLAGS = "--xla_gpu_deterministic_ops=true"
 
