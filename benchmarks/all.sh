@@ -32,11 +32,12 @@ bench() { # NAME VERB FLAGS...: figures into NAME.json and NAME.png
     bench scaling scaling --physics-us 20 --stub-workers 16 64 --seconds 0.3 --repeats 3
     bench learner learner --algo sac --updates-per-env-step 1 8 --num-envs 4 --repeats 3 $sbx
     bench train train --num-envs 32 --repeats 3 $sbx
-    bench gymnasium env --num-envs 64 256 --backends mujoco gymnasium-sync gymnasium-async --seconds 0.3 --repeats 3
+    bench gymnasium env --tasks $five --num-envs 64 256 --backends mujoco gymnasium-sync gymnasium-async --seconds 0.3 --repeats 3
     bench incline incline
     if [ -n "${FULL:-}" ]; then
         bench physics physics --tasks $five --backends mujoco mjbatch mujoco-uni motrixsim --seconds 0.3
         bench physics-all physics --num-envs 64 --seconds 0.3
+        bench gymnasium-1024 env --tasks $five --num-envs 1024 --backends mujoco gymnasium-sync --seconds 0.3 --repeats 3
         bench backends env --backends mujoco mjbatch mujoco-uni --seconds 0.3
         bench collect collect Go1JoystickFlat --num-envs 1024
     fi
